@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from nanoinfer.chapters import ENGINES
@@ -23,3 +25,10 @@ def test_tokens_are_the_first_engine_s(engine: str, max_batch: int) -> None:
     """Greedy and sampled, with filters and a stop, one at a time and refilled."""
     expected = LLM(engine=next(iter(ENGINES))).generate(PROMPTS, PARAMS)
     assert LLM(engine=engine, max_batch=max_batch).generate(PROMPTS, PARAMS) == expected
+
+
+def test_a_model_of_the_hub_asks_for_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sentence."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ValueError, match="pip install huggingface_hub"):
+        LLM("gpt2")

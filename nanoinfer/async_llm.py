@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.llm import LLM
-from nanoinfer.records import check_float
+from nanoinfer.records import Bounds
 from nanoinfer.requests import Completion, Piece, Request, SamplingParams
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.text.prompts import Prompt
     from nanoinfer.text.tokenizer import Tokenizer
+
+
+PACE = Bounds("float32", 0, 60, "a number from 0 to 60")  # seconds from one step to the next, at least
 
 
 class ServingLLM(LLM):
@@ -141,7 +144,7 @@ class AsyncLLM:
 
     def pace(self, seconds_per_step: float) -> None:
         """Let no step begin sooner than so many seconds after the one before; 0 is full speed."""
-        check_float("seconds_per_step", seconds_per_step, "a number from 0 to 60", lambda x: 0 <= x <= 60)
+        PACE.check("seconds_per_step", seconds_per_step)
         self._served.loop.pace = seconds_per_step
 
     async def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:

@@ -81,37 +81,39 @@ class Facts:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How an engine is made. None leaves the choice to the machine and the model.
+    """How an engine is made. The command line's help is made of these lines: `None:` says what None means.
 
-    engine: one of RECIPES, or "auto", which is "paged-graph" on a CUDA GPU with Triton, and "dense" elsewhere.
-    device: "cpu", "cuda" or "cuda:N"; None takes a CUDA GPU where there is one.
-    dtype: one of DTYPES; None is float32 on a CPU, bfloat16 on GPUs that compute in it, and float16 on others.
-    max_batch: rows that run at once; further prompts wait for a row. None is 64, or as many dense rows as half of the
+    engine: which chapter's engine; `nanoinfer doctor` lists them. auto is paged-graph on a CUDA GPU with Triton, and
+    dense elsewhere.
+    device: where it runs: cpu, cuda or cuda:N. None: a GPU where there is one.
+    dtype: one of float32, bfloat16 and float16. None: float32 on a CPU, 16 bits on a GPU.
+    max_batch: rows that run at once; further prompts wait for a row. None: 64, or as many dense rows as half of the
     free memory holds.
-    max_len: context in tokens, prompt and new ones together; None is the model's own.
-    max_batched_tokens: of one step at most, prompts and rows that decode together; at least max_batch. None is 256 on a
-    CPU and 2,048 on a GPU, or max_batch where that is more; engine naive takes whole prompts.
-    prefill_chunk: tokens of one prompt in one step at most; None sets no limit of its own.
-    block_size: tokens a block of the paged cache. kv_blocks: blocks of its pool; None takes what max_batch rows can
-    use, as far as memory goes.
-    prefix_caching: whether texts that begin alike share the blocks of a paged cache, and find them again later.
+    max_len: context in tokens, prompt and new ones together. None: the model's own.
+    max_batched_tokens: of one step at most, prompts and rows that decode together; at least max_batch. Engine naive
+    takes whole prompts. None: 256 on a CPU and 2,048 on a GPU, or max_batch where that is more.
+    prefill_chunk: tokens of one prompt in one step at most. None: no limit of its own.
+    block_size: tokens a block of the paged cache.
+    kv_blocks: blocks of the paged cache's pool. None: what the rows can use, as far as memory goes.
+    prefix_caching: whether texts that begin alike share the blocks of a paged cache, and find them again later. None:
+    yes for an `AsyncLLM` over pages, no for an `LLM`.
     preemption: whether paged rows are admitted with the room of their prompt and little more. A row that finds no room
     to go on then makes the youngest give its room back; that one is computed again later. If not, each reserves the
-    room of its longest text. For both, None is yes for an `AsyncLLM` over pages, and no for an `LLM`.
-    max_graph_batch: rows of the largest captured step, of the engines with graphs; 0 captures nothing, None captures
-    what memory allows. NANOINFER_GRAPHS=0 in the environment is as 0. fused: whether those engines compute with the
-    fused kernels of chapter 4; None is yes on a GPU with Triton. pinned: engines fused and persistent then use what
-    they are called after wherever it serves; else they measure each captured shape, and keep what is fastest. In 16
-    bits, which of them it is may change a token.
-    speculate: who drafts the next tokens, so that a step verifies several: "lookup", which takes what followed the last
-    time that the text went like this; "ngram", which does so where two tokens or more repeat, and else goes by a table
-    made for the small model; or a model with the same vocabulary, as `LLM` takes one. None drafts nothing.
-    draft_tokens: of a row in one step at most, 1 to 64. adaptive_drafts: whether rows bring fewer, or none, where that
-    is faster. None of these changes a token.
+    room of its longest text. None: as for prefix_caching.
+    max_graph_batch: rows of the largest captured step, of the engines with graphs; 0 captures nothing, as does
+    NANOINFER_GRAPHS=0 in the environment. None: what memory allows.
+    fused: whether engines with graphs compute with the fused kernels of chapter 4. None: yes on a GPU with Triton.
+    pinned: engines fused and persistent use what they are called after wherever it serves; else they measure each
+    captured shape, and keep what is fastest. In 16 bits, which of them it is may change a token.
+    speculate: who drafts the next tokens, so that a step verifies several: lookup, which takes what followed the last
+    time that the text went like this; ngram, which does so where two tokens or more repeat, and else goes by a table
+    made for the small model; or a model of the same vocabulary. None of these changes a token. None: nobody.
+    draft_tokens: drafts of a row in a step at most, 1 to 64.
+    adaptive_drafts: whether rows bring fewer drafts, or none, where that is faster.
     seed: of `random:` weights, and of the seeds of requests that bring none.
-    threads: of a step on a CPU; None tries what is fastest, again and again.
-    tensor_parallel: GPUs that hold one model together, or processes on a CPU: each has some of the heads. They are
-    those from `device` on.
+    threads: threads of a step on a CPU. None: what is fastest, tried again and again as it runs.
+    tensor_parallel: GPUs that hold one model together, from `device` on, or processes on a CPU: each has some of the
+    heads.
     replicas: engines behind one queue, each in a process of its own as an `AsyncLLM` would make it, with GPUs of its
     own from `device` on. A request goes to the one with the fewest rows. What ran on one that dies goes on elsewhere.
 
@@ -170,8 +172,9 @@ class EngineConfig:
             value = getattr(self, field.name)
             if field.name in BOUNDS and not (value is None and field.default is None):
                 check_int(field.name, value, *BOUNDS[field.name])
-        if self.max_batched_tokens is not None:
-            check_int("max_batched_tokens", self.max_batched_tokens, self.max_batch or 1)
+        least, tokens = self.max_batch or 1, self.max_batched_tokens
+        if tokens is not None and tokens < least:
+            raise ValueError(f"max_batched_tokens must be a whole number of at least {least}, not {tokens}")
         if self.block_size & (self.block_size - 1):
             raise ValueError(f"block_size must be a power of two from 16 to 256, not {self.block_size}")
 

@@ -23,20 +23,20 @@ from nanoinfer.text.tokenizer import gpt2_tokenizer
 class LLM:
     """A GPT-2 that continues prompts.
 
-    model: as `load_model` takes it. engine: one of `ENGINES`; None takes the last. max_batch: sequences that run at
-    once. max_len: context in tokens, prompt and new ones together; None takes the model's own. seed: of the seeds of
-    prompts that bring none. ValueError, one sentence, for what makes no sense.
+    model, revision: as `load_model` takes them. engine: one of `ENGINES`; None takes the last. max_batch: sequences
+    that run at once. max_len: context in tokens, prompt and new ones together; None takes the model's own. seed: of the
+    seeds of prompts that bring none. ValueError, one sentence, for what makes no sense.
     """
 
     def __init__(
         self, model: str | Path = "small", engine: str | None = None, *, max_batch: int = 8, max_len: int | None = None,
-        seed: int = 0, device: str | None = None, dtype: str | None = None,
+        seed: int = 0, device: str | None = None, dtype: str | None = None, revision: str | None = None,
     ) -> None:  # fmt: skip
         engine = engine or list(ENGINES)[-1]
         if engine not in ENGINES:
             raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
         where = choose_device(device)
-        self.model = load_model(model, where, choose_dtype(dtype, where), seed=seed)
+        self.model = load_model(model, where, choose_dtype(dtype, where), seed=seed, revision=revision)
         shape = self.model.config
         self.max_len = max_len or shape.n_positions
         if not 1 < self.max_len <= shape.n_positions:

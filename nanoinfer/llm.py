@@ -84,7 +84,7 @@ class LLM:
 
     def _resolved(self, config: EngineConfig, device: torch.device) -> EngineConfig:
         """What was left to this machine and to how requests come. ValueError for what the machine cannot do."""
-        from nanoinfer.devices import has_triton
+        from nanoinfer.kernels.available import has_triton
 
         on_gpu = device.type == "cuda"
         if config.engine == "auto":
@@ -101,7 +101,8 @@ class LLM:
 
     def _make(self, model: str | Path | GPT2, revision: str | None, device: torch.device) -> None:
         """Load the model, and put all together."""
-        from nanoinfer.devices import batched_tokens, choose_dtype
+        from nanoinfer.capacity import batched_tokens
+        from nanoinfer.devices import choose_dtype
         from nanoinfer.make import default_max_batch, make_engine
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
@@ -111,8 +112,8 @@ class LLM:
 
         config, rank, name = self.config, self.rank, "GPT2" if isinstance(model, GPT2) else str(model)
         if not isinstance(model, GPT2):
-            dtype, part = choose_dtype(config.dtype, device), rank.part if rank else None
-            model = load_model(model, device, dtype, seed=config.seed, revision=revision, share=part)
+            load = rank.part.load if rank else load_model
+            model = load(model, device, choose_dtype(config.dtype, device), seed=config.seed, revision=revision)
         self.model, context = model, model.config.n_positions
         if config.max_len is not None and config.max_len > context:
             raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {config.max_len}")
@@ -246,7 +247,7 @@ class LLM:
     def _warm_up(self, on_capture: Callable[[int, int], None] | None) -> None:
         core: Any = self.core
         with self.rank.all_do("warm_up") if self.rank else nullcontext():
-            core.warm_up(list(dict.fromkeys(core.samplers)), on_capture)
+            core.warm_up(list(dict.fromkeys(core.samplers)), on_capture or (lambda done, of: None))
 
     def forward_logits(self, token_ids: Any) -> torch.Tensor:
         """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""

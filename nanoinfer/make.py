@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from copy import copy
 from typing import Any
 
 from nanoinfer.cache.captured import CapturedDense
@@ -13,24 +12,26 @@ from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.none import NoCache
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
+from nanoinfer.capacity import affordable_rows, free_memory
 from nanoinfer.config import MAX_BATCH, EngineConfig
-from nanoinfer.devices import free_memory, has_triton
 from nanoinfer.engine import cpu_sampling
 from nanoinfer.engine.choice import ChoosingEngine
 from nanoinfer.engine.graph_stats import GraphStats
-from nanoinfer.engine.graphs import CudaRecorder, affordable_rows
-from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.graphs import CudaRecorder
+from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.engine.quick import QuickChoice
-from nanoinfer.engine.sampling import SAMPLERS, Samplers
+from nanoinfer.engine.samplers import SAMPLERS, Samplers
 from nanoinfer.engine.scores import DeviceScores, PlainScores
 from nanoinfer.engine.stats import Stats
+from nanoinfer.engines.graphs import fused
+from nanoinfer.kernels.available import has_triton
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.speculate.engine import PlainDrafts
 from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged
 from nanoinfer.speculate.pays import Pays
 
-DENSE_SHARE = 0.5  # of free memory that dense slots may take where nobody says how many
+DENSE_SHARE = 0.5  # of free memory that dense rows may take where nobody says how many
 POOL_SHARE = 0.9  # of the memory that a step leaves free
 LAG = 2  # steps that the host is behind a device that replays graphs
 
@@ -89,7 +90,7 @@ def make_engine(
         return made
     scoring = PenaltySampler(max_batch, model.config.vocab_size, model.device, samplers.filtered)
     kind = GraphQueue if config.speculate is None else DraftQueue
-    return kind(model, cache, max_batch, samplers=samplers._replace(scoring=scoring), **settings)
+    return kind(model, cache, max_batch, samplers=AllSamplers(*samplers, scoring), **settings)
 
 
 def drafting(config: EngineConfig, model: GPT2, max_batch: int, max_len: int, budget: int) -> dict[str, Any]:
@@ -130,26 +131,24 @@ def uses_kernels(config: EngineConfig, model: GPT2) -> bool:
 
 
 def with_kernels(config: EngineConfig, model: GPT2, reduced: Callable[[Any], Any] | None) -> tuple[GPT2, Samplers]:
-    """The same model with fused operations, and samplers that are one kernel.
+    """As `fused`. reduced: makes, of operations, those that sum over ranks; None where there is one rank."""
+    model, samplers = fused(model)
+    if reduced:
+        model.ops = reduced(model.ops)
+    if config.recipe.forward == "persistent":
+        from nanoinfer.kernels.fused_forward import unfiltered
 
-    reduced: makes, of operations, those that sum over ranks; None where there is one rank.
-    """
-    from nanoinfer.kernels import sampling as kernels
-    from nanoinfer.kernels.fused import FusedOps
-
-    model = copy(model)  # the same weights
-    model.ops = reduced(FusedOps()) if reduced else FusedOps()
-    plain = kernels.unfiltered if config.recipe.forward == "persistent" else kernels.sample
-    return model, Samplers(plain, plain, kernels.sample)
+        samplers = samplers._replace(greedy=unfiltered, unfiltered=unfiltered)
+    return model, samplers
 
 
 def default_max_batch(config: EngineConfig, model: GPT2, max_len: int) -> int:
-    """64 slots, or as many dense ones as half of the free memory holds."""
+    """64 rows, or as many dense ones as half of the free memory holds."""
     free = free_memory(model.device)
     if config.recipe.cache != "dense" or free is None:
         return MAX_BATCH
-    slot = max_len * model.config.kv_numbers * model.dtype.itemsize
-    return max(1, min(MAX_BATCH, int(DENSE_SHARE * free) // slot - 1))
+    row = max_len * model.config.kv_numbers * model.dtype.itemsize
+    return max(1, min(MAX_BATCH, int(DENSE_SHARE * free) // row - 1))
 
 
 def make_cache(

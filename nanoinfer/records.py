@@ -5,7 +5,7 @@ Nothing here imports torch, so a wrong argument is refused in milliseconds, befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -31,7 +31,8 @@ class Bounds(NamedTuple):
     def check(self, name: str, value: Any) -> None:
         """Raise ValueError unless the value is within the bounds, both as it is given and as it is held."""
         if self.held == "float32":
-            check_float(name, value, self.allowed, lambda x: self.low <= x <= self.high and self.low <= held(x))
+            if type(value) not in (int, float) or not self.low <= value <= self.high or held(value) < self.low:
+                raise ValueError(f"{name} must be {self.allowed}, not {value!r}")
         else:
             check_int(name, value, int(self.low), int(self.high))
 
@@ -113,23 +114,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         return self.temperature == 0
 
-    @property
-    def filters(self) -> bool:
-        """Whether top_k or top_p may drop a token: a greedy row takes the highest logit under any filter."""
-        return not self.greedy and (self.top_k > 0 or self.top_p < 1)
 
-
-def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
+def check_int(name: str, value: Any, low: int, high: int) -> None:
     """ValueError unless `value` is an int (no bool) in [low, high]."""
-    if type(value) is not int or value < low or (high is not None and value > high):
-        allowed = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"{name} must be a whole number {allowed}, not {value!r}")
-
-
-def check_float(name: str, value: Any, allowed: str, inside: Callable[[float], bool]) -> None:
-    """ValueError unless `value` is a number for which `inside` holds; NaN is inside nothing."""
-    if type(value) not in (int, float) or not inside(value):
-        raise ValueError(f"{name} must be {allowed}, not {value!r}")
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
 
 
 @dataclass(frozen=True)

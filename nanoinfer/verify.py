@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.sampling import noisy, scaled, threshold
-from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.samplers import filters
+from nanoinfer.engine.sampling import Choices, noisy, scaled, threshold
 from nanoinfer.requests import Completion, Logprobs, SamplingParams
 
 Oracle = Callable[[Tensor], Tensor]  # token ids (1, T) -> logits (1, T, V), float32
@@ -145,14 +146,9 @@ def _scores(logits: Tensor, params: SamplingParams, seed: int) -> tuple[Tensor, 
     everywhere = torch.full_like(logits, torch.inf)
     if params.greedy:
         return logits, everywhere
-    n, device = len(logits), logits.device
-
-    rows = BatchState.empty(n, device).at(slice(0, n))  # step i of this row stands as row i of a batch
-    rows.step.copy_(torch.arange(n))
-    rows.seed.fill_(seed)
-    rows.top_k.fill_(params.top_k)
-    rows.temperature.fill_(params.temperature)
-    rows.top_p.fill_(params.top_p)
+    each = partial(torch.full, (len(logits),), device=logits.device)
+    steps = torch.arange(len(logits), device=logits.device)  # step i of this row stands as row i of a batch
+    rows = Choices(each(float(params.temperature)), each(float(params.top_p)), each(params.top_k), each(seed), steps)
     scores = scaled(logits, rows.temperature)
-    margin = scores - threshold(scores, rows.top_k, rows.top_p) if params.filters else everywhere
+    margin = scores - threshold(scores, rows.top_k, rows.top_p) if filters(params) else everywhere
     return noisy(scores, rows), margin

@@ -26,7 +26,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import torch
 
-from nanocourse.exercises import chapters
+from nanocourse.exercises import answers, chapters
 from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer.cache.blocks import BlockManager
@@ -221,6 +221,28 @@ served = clock.run(stream, clock.engine(8, 256))
 print("your guess:", guess)
 print(f"prompts first {1e3 * max(starved.gaps(0)):.0f} ms, in one step {1e3 * max(served.gaps(0)):.1f} ms")
 assert max(starved.gaps(0)) > 10 * max(served.gaps(0))
+
+# %% [markdown]
+# ## Break 5: a chunk by itself
+#
+# Two prompts are fed in chunks of eight tokens, and each chunk begins at position 0 again: a wrong answer to exercise
+# 5.8. Guess: is `The fox` wrong, too?
+
+# %%
+prompts = ["The fox", run.KING]
+right = run.told(run.llm(prefill_chunk=8), prompts)
+guess = "..."
+with answers.mistake("5.8", "chunk-by-itself"):
+    wrong = run.told(run.llm(prefill_chunk=8), prompts)
+print("your guess:", guess, "right:", *right, "wrong:", *wrong, sep="\n")
+assert wrong[0] == right[0]
+assert wrong[1] != right[1]
+
+# %% [markdown]
+# A prompt that fits into one chunk shows nothing. *Repaired:* in chunks or whole, the text is the same.
+
+# %%
+assert run.told(run.llm(), prompts) == right
 
 # %% [markdown]
 # # How long one waits

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +16,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach a network, by 
 
 import torch
 
+from nanoinfer import LLM
 from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 
 # Odd sizes on purpose: a vocabulary that is padded, a head size of its own, a context that is no power of two.
 SMALL = ModelConfig(n_layer=3, n_head=4, n_embd=48, n_positions=100, vocab_size=211)
+# Five heads for two ranks, and a vocabulary that does not divide either.
+UNEVEN = ModelConfig(n_layer=2, n_head=5, n_embd=60, n_positions=120, vocab_size=211)
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the processors
 
@@ -44,6 +49,25 @@ def small_model() -> GPT2:
     return random_model(SMALL, seed=1, std=STD)
 
 
+@pytest.fixture(scope="session")
+def plain(small_model: GPT2) -> LLM:
+    """The oracle of engines that draft: it runs the same requests without any."""
+    return LLM(small_model, engine="naive")
+
+
+@pytest.fixture(scope="session")
+def whole() -> GPT2:
+    """What several ranks hold together."""
+    return random_model(UNEVEN, seed=3, std=STD)
+
+
+@pytest.fixture(scope="session")
+def whole_folder(whole: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whole")
+    save_model(whole, path)
+    return path
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], scope="session")
 def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
@@ -53,8 +77,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each capture of the stand-in collects garbage, which takes long in a process that has loaded so much."""
     if not torch.cuda.is_available():
-        for module in ("engine.graphs", "engine.choice"):
-            monkeypatch.setattr(f"nanoinfer.{module}.gc", SimpleNamespace(collect=lambda: 0))
+        monkeypatch.setattr("nanoinfer.engine.graphs.gc", SimpleNamespace(collect=lambda: 0))
 
 
 def prompts_of(lengths: list[int], vocab_size: int = SMALL.vocab_size, seed: int = 0) -> list[list[int]]:

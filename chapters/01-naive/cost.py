@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nanobench.core.records import Report
 from nanobench.micro.timeline import StepTimeline, Timeline
-from nanobench.report.values import factor, seconds, share, size
+from nanobench.report.values import factor, limit_tokens_per_s, seconds, share, size
 from nanobook.text.marker_values import load
 from nanoinfer.model.config import PRESETS, ModelConfig
 
@@ -149,6 +149,16 @@ def _peak(end: str) -> str:
     return seconds(getattr(result.generate_s, end) / result.case.new_tokens)
 
 
+def _limit() -> str:
+    """How much faster than the measured step of one row the bandwidth limit is."""
+    _, _, report = measured(1)
+    results = report.find(model="random:gpt2", engine="naive", batch=1)
+    limit = limit_tokens_per_s(results)
+    assert limit
+    assert results[0].tokens_per_s
+    return factor(limit / results[0].tokens_per_s)
+
+
 H200_BFLOAT16 = 989e12  # operations a second of its tensor cores, without sparsity: the datasheet
 NUMBERS: dict[str, Callable[[], str]] = {
     "operations": lambda: f"{operations(PRESETS['gpt2'])}",
@@ -160,6 +170,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "kernels": lambda: seconds(sum(kernel.duration_us for kernel in _recorded().kernels) / 1e6),
     "unprofiled": lambda: seconds(_recorded().unprofiled_us / 1e6),
     "runs": _runs,
+    "limit ratio": _limit,
     "reached": _reached,
     "growth": _growth,
     "growth counted": lambda: _counted(1),

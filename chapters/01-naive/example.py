@@ -36,21 +36,11 @@ def step() -> None:
         print(f"   then {'  '.join(after)}")
 
 
-def embeddings() -> None:
-    """The first four of each token's 160 numbers."""
-    net, fed = run.model(), run.packed()
-    print("row  token      token's vector              + position's vector         = what enters the first block")
-    for row, at, i in zip(fed.slots.tolist(), fed.positions.tolist(), fed.token_ids.tolist(), strict=True):
-        token, place = net.wte.weight[i, :4], net.wpe.weight[at, :4]
-        cells = [" ".join(f"{value:6.2f}" for value in part.tolist()) for part in (token, place, token + place)]
-        print(f"{row}    {run.word(i):10} {cells[0]}   {at}: {cells[1]}   {cells[2]}")
-
-
 def packed() -> None:
     """The two prompts as one step."""
     fed = run.packed()
     print(f"{'':12}" + "".join(f"{run.word(i):>9}" for i in fed.token_ids.tolist()))
-    for name in ("token_ids", "positions", "slots"):
+    for name in ("token_ids", "positions", "row"):
         print(f"{name:12}" + "".join(f"{value:>9}" for value in getattr(fed, name).tolist()))
     print(f"starts at {fed.starts.tolist()}")
 
@@ -143,11 +133,6 @@ def ties() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         best = scores.to(dtype).topk(2).values
         print(f"{str(dtype).removeprefix('torch.'):10} {int((best[:, 0] == best[:, 1]).sum())} of {len(best)} tie")
-
-
-def in_circles() -> None:
-    """Forty greedy tokens."""
-    run.show("greedy", run.continued("The fox", 40))
 
 
 def tail() -> None:

@@ -47,7 +47,7 @@ def batch(padding: int = 0) -> tuple[Tensor, list[int]]:
 
 def packed(*texts: Sequence[int]) -> Batch:
     """One step that brings these texts whole; the two prompts unless given."""
-    work: Any = [(SimpleNamespace(tokens=ids, slot=at), 0, len(ids)) for at, ids in enumerate(texts or rows())]
+    work: Any = [(SimpleNamespace(tokens=ids, row=at), 0, len(ids)) for at, ids in enumerate(texts or rows())]
     return Batch.of(work, torch.device("cpu"))
 
 
@@ -102,7 +102,7 @@ class Watch(NoCache):
 
     def attend(self, plan: Batch, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if layer == self.layer:
-            own = plan.slots == self.row
+            own = plan.row == self.row
             self.scores = torch.einsum("qhd,khd->hqk", q[own], k[own]) / q.shape[-1] ** 0.5
             later = torch.ones_like(self.scores, dtype=torch.bool).triu(1)
             self.weights = self.scores.masked_fill(later, -torch.inf).softmax(-1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from nanobench.micro.attention import AttentionReport, Backend, ReadLength
+from nanobench.micro.attention import AttentionReport, Backend
 from nanobench.report.intervals import claimed
 from nanobench.report.values import factor, seconds, share, size
 from nanobook.examples import load as load_file
@@ -84,20 +84,9 @@ def backend(what: str, batch: int, mask: str) -> Backend:
     return found
 
 
-def read_length(batch: int, context: int) -> ReadLength:
-    """One decode step, by how far it reads."""
-    (found,) = (r for r in attention().read_lengths if (r.batch, r.context) == (batch, context))
-    return found
-
-
 def _over_fast(what: str, batch: int, mask: str) -> str:
     fast = backend(what, batch, "is_causal" if what == "prefill" else "none")
     return claimed(backend(what, batch, mask).seconds, fast.seconds)
-
-
-def _read(batch: int, context: int) -> str:
-    found = read_length(batch, context)
-    return claimed(found.read_all_s, found.read_multiple_s)
 
 
 def converted(which: Callable[[list[float]], float]) -> str:
@@ -121,10 +110,6 @@ def launched() -> tuple[float, float, float]:
     return more, more * steps[0] / one.launches_per_step, steps[1] - steps[0]
 
 
-def _copied(number: int) -> str:
-    return seconds(number / load("rungs", RESULTS).copy_bytes_per_s)
-
-
 NUMBERS: dict[str, Callable[[], str]] = {
     "token": lambda: f"{token_bytes():,}",
     "row": lambda: size(cache_bytes(rows=1)),
@@ -141,13 +126,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "conversion least": lambda: converted(min),
     "conversion most": lambda: converted(max),
     "decode additive": lambda: _over_fast("decode", 64, "additive"),
-    "read all noise": lambda: seconds(read_length(1, 1000).read_all_s.median),
-    "read multiple noise": lambda: seconds(read_length(1, 1000).read_multiple_s.median),
-    "read all 256": lambda: _read(256, 64),
-    "all bytes": lambda: size(cache_bytes(rows=256)),
-    "multiple bytes": lambda: size(cache_bytes(rows=256, slots=CapturedDense.read_multiple)),
-    "all bytes copied": lambda: _copied(cache_bytes(rows=256)),
-    "read multiple 256": lambda: seconds(read_length(256, 64).read_multiple_s.median),
     "launches more": lambda: f"{launched()[0]:.0f}",
     "launches more time": lambda: seconds(launched()[1]),
     "longer at one row": lambda: seconds(launched()[2]),

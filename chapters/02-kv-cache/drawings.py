@@ -79,17 +79,17 @@ def slots() -> Drawing:
     lengths = [len(run.encode(prompt)) for prompt in run.PROMPTS]
 
     def draw() -> Figure:
-        figure, ax = boxes.canvas(12.4, 7.65)
+        figure, ax = boxes.canvas(12.4, 5.75)
         for panel, (title, extra) in enumerate((("after the prompts", 0), ("after two decode steps", 2))):
-            top = 0.75 + 3.75 * panel
+            top = 0.75 + 2.8 * panel
             boxes.write(ax, (0.1, top - 0.42), title, size=11)
             for slot in range(SLOTS):
                 boxes.write(ax, (2.86 + 1.6 * slot, top), f"slot {slot}", MUTED, 9.5, "center")
-            for row in range(3):
+            for row in range(2):
                 y = top + 0.25 + 0.95 * row
-                boxes.write(ax, (1.9, y + 0.39), f"row {row}" if row < 2 else "dummy row", align="right")
+                boxes.write(ax, (1.9, y + 0.39), f"row {row}", align="right")
                 for slot in range(SLOTS):
-                    filled = row < 2 and slot < lengths[row] + extra
+                    filled = slot < lengths[row] + extra
                     new = filled and (panel == 0 or slot >= lengths[row])
                     square(ax, (2.1 + 1.6 * slot, y), "new" if new else "read" if filled else "empty", 1.52)
                     text = words[row][slot] if filled else ""
@@ -100,7 +100,7 @@ def slots() -> Drawing:
         return " ".join(words[row][: lengths[row] + extra])
 
     alt = (
-        f"A cache of two rows of {SLOTS} slots and a dummy row, which stays empty. After the prompts row 0 holds "
+        f"A cache of two rows of {SLOTS} slots. After the prompts row 0 holds "
         f"{held(0, 0)} in slots 0 to 2 and row 1 {held(1, 0)} in slots 0 and 1. After two decode steps row 0 holds "
         f"{held(0, 2)} and row 1 {held(1, 2)}: each new token stands at its own position."
     ).replace('"', "'")

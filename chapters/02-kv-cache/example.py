@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nanobook.examples import load, print_blocks
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.verify import verify_tokens
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
@@ -97,17 +98,16 @@ def padded_on_the_left() -> None:
         print(f"{label:44}{run.best(run.left_padded(hidden, own))}")
 
 
-def dummy_row() -> None:
-    """One number of the keys in each slot, after a step in which row 0 is padding."""
-    stored = {"id": "2.2", "name": "padding-stored"}
-    cases = (
-        ("into the dummy row", {}), ("into row 0, behind its text", {"position": 2} | stored),
-        ("into row 0, at position 0", stored),
-    )  # fmt: skip
-    print(f"{'the padding is written':34}{'row 0: slot 0':>14}{'1':>9}{'2':>9}{'dummy: slot 0':>18}")
-    for label, how in cases:
-        k = run.decoded_beside(**how).k[0, :, :, 0, 1]  # (rows, slots)
-        print(f"{label:34}{k[0, 0]:14.3f}{k[0, 1]:9.3f}{k[0, 2]:9.3f}{k[2, 0]:18.3f}")
+def proof() -> None:
+    """The dense engine's tokens held against the oracle, and those of an engine with a hidden key."""
+    llm, params = LLM(run.model(), engine="dense"), SamplingParams(max_tokens=24, temperature=0)
+    print(f"{'dense':24}{verify_tokens(llm.forward_logits, llm.generate(list(run.PROMPTS), params), params)}")
+    with run.wrong("2.3", "itself-hidden"):
+        told = llm.generate(list(run.PROMPTS), params)
+    try:
+        verify_tokens(llm.forward_logits, told, params)
+    except AssertionError as error:
+        run.show("one key hidden", str(error))
 
 
 def hidden_slots() -> None:
@@ -131,21 +131,6 @@ def refilled() -> None:
     told = LLM(run.model(), engine="dense", max_batch=1).generate(prompts, params)
     run.show("first in the row", prompts[0] + told[0].text)
     run.show("then, in the same slots", prompts[1] + told[1].text)
-
-
-def chunks() -> None:
-    """A prompt of 19 tokens whole and in chunks: steps, tokens, and how far the logits are from each other."""
-    ids = run.encode(LONG)
-    whole, T = run.one.logits(torch.tensor([ids]))[0, -1], len(ids)
-    print(f"{'chunk':8}{'steps':>6}{'tokens each':>16}   largest difference of the logits")
-    for chunk in (T, 8, 3, 1):
-        sizes = [min(chunk, T - start) for start in range(0, T, chunk)]
-        logits = run.in_chunks(run.new_cache(1, T), ids, chunk)
-        each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]}, last {sizes[-1]}"
-        difference = float((logits - whole).abs().max())
-        print(f"{chunk:<8}{len(sizes):>6}{each:>16}   {'below 1e-5' if difference < 1e-5 else f'{difference:.1e}'}")
-    run.show("in chunks of 8", run.continued([LONG], chunk=8)[0])
-    run.show("each chunk by itself", run.continued([LONG], "2.7", "chunk-by-itself", chunk=8)[0])
 
 
 if __name__ == "__main__":

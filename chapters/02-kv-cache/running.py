@@ -43,11 +43,9 @@ class Keep(NoCache):
         return self.inner.attend(plan, layer, q, k, v)
 
 
-def step(*chunks: tuple[int, int, Sequence[int]]) -> Batch:
-    """The step that brings these tokens. chunks: row, position of the first token, tokens."""
-    work: Any = [
-        (SimpleNamespace(tokens=[*[0] * start, *ids], slot=row), start, len(ids)) for row, start, ids in chunks
-    ]
+def step(*parts: tuple[int, int, Sequence[int]]) -> Batch:
+    """The step that brings these tokens. parts: row, position of the first token, tokens."""
+    work: Any = [(SimpleNamespace(tokens=[*[0] * start, *ids], row=row), start, len(ids)) for row, start, ids in parts]
     return Batch.of(work, torch.device("cpu"))
 
 
@@ -70,33 +68,17 @@ def wrong(id: str, name: str) -> AbstractContextManager[None]:
     return answers.mistake(id, name) if name else nullcontext()
 
 
-def continued(
-    prompts: Sequence[str] = PROMPTS, id: str = "", name: str = "", new: int = NEW, chunk: int | None = None
-) -> list[str]:
+def continued(prompts: Sequence[str] = PROMPTS, id: str = "", name: str = "", new: int = NEW) -> list[str]:
     """Greedy texts of the dense engine, prompts included, right or with a mistake."""
-    llm = LLM(model(), engine="dense", prefill_chunk=chunk)
+    llm = LLM(model(), engine="dense")
     with wrong(id, name):
         told = llm.generate(list(prompts), SamplingParams(max_tokens=new, temperature=0))
     return [prompt + row.text for prompt, row in zip(prompts, told, strict=True)]
 
 
 def new_cache(rows: int = 2, slots: int = 6) -> DenseCache:
-    """An empty cache for the small model, with a row more that padding writes to."""
-    return DenseCache(model().config, rows + 1, slots, torch.device("cpu"), torch.float64)
-
-
-@torch.inference_mode()
-def decoded_beside(position: int = 0, id: str = "", name: str = "") -> DenseCache:
-    """Row 0 has read `Once upon` of its prompt, row 1 has gone on by a step in which row 0 is padding.
-
-    position: where the padding is said to stand.
-    """
-    cache, (first, second), newest = new_cache(), map(encode, PROMPTS), text_ids(1, 1)[-1]
-    model()(step((0, 0, first[:2]), (1, 0, second)), cache)
-    ids, positions, rows = torch.tensor([[0, newest], [position, 2], [2, 1]])  # 2: the dummy row
-    with wrong(id, name):
-        model()(Batch(ids, positions, rows, torch.arange(3), longest=1, past=2), cache)
-    return cache
+    """An empty cache for the small model."""
+    return DenseCache(model().config, rows, slots, torch.device("cpu"), torch.float64)
 
 
 class LeftPadded(NoCache):
@@ -133,12 +115,3 @@ def encode(text: str) -> list[int]:
     """Token ids of a text."""
     ids: list[int] = gpt2_tokenizer().encode(text)
     return ids
-
-
-@torch.inference_mode()
-def in_chunks(cache: DenseCache, ids: Sequence[int], chunk: int) -> Tensor:
-    """Logits (V,) after a prompt that goes through the model in chunks."""
-    logits = torch.empty(0)
-    for start in range(0, len(ids), chunk):
-        logits = model()(step((0, start, ids[start : start + chunk])), cache)[0]
-    return logits

@@ -40,16 +40,16 @@ def pool() -> Drawing:
             y = 0.85 + 0.85 * row
             ax.text(0.2, y + 0.35, f"row {row}", va="center", color=MUTED)
             for at in range(4):
-                block = table[at] if at < len(table) else 0
-                boxes.filled(ax, (1.4 + 0.9 * at, y), (0.8, 0.7), colors[row] if block else None)
-                ax.text(1.8 + 0.9 * at, y + 0.36, str(block), ha="center", va="center",
-                        color=TEXT if block else MUTED)  # fmt: skip
+                taken = at < len(table)
+                boxes.filled(ax, (1.4 + 0.9 * at, y), (0.8, 0.7), colors[row] if taken else None)
+                if taken:
+                    ax.text(1.8 + 0.9 * at, y + 0.36, str(table[at]), ha="center", va="center")
         ax.text(0.2, 3.9, f"the pool: {run.BLOCKS} blocks of {run.BLOCK} tokens", fontsize=11.5)
         for block in range(run.BLOCKS):
             x, y = 0.2 + 3.95 * (block % 4), 4.25 + 1.42 * (block // 4)
             row = owner[block][0] if block in owner else None
             boxes.filled(ax, (x, y), (3.75, 1.2), colors[row] if row is not None else None)
-            label = f"{block}: null" if block == 0 else f"{block}: row {row}" if row is not None else f"{block}: free"
+            label = f"{block}: row {row}" if row is not None else f"{block}: free"
             ax.text(x + 0.12, y + 0.3, label, fontsize=9, va="center", color=MUTED if row is None else TEXT)
             for at, name in enumerate(inside.get(block, ())):
                 ax.text(x + 0.12 + 0.9 * at, y + 0.82, name, fontsize=8, va="center")
@@ -58,8 +58,7 @@ def pool() -> Drawing:
     told = "; ".join(f"row {row}: {', '.join(map(str, table))}" for row, table in enumerate(held.tables))
     alt = (
         f"Three tables above a pool of {run.BLOCKS} blocks of {run.BLOCK} tokens. The rows' blocks in the order of "
-        f"their texts are {told}. In the pool they lie mixed; block 0 is the null block, and blocks "
-        f"{len(owner) + 1} to {run.BLOCKS - 1} are free."
+        f"their texts are {told}. In the pool they lie mixed; blocks {len(owner)} to {run.BLOCKS - 1} are free."
     )
     rows = tuple((str(b), f"row {owner[b][0]}", " ".join(inside[b])) for b in sorted(owner))
     return Drawing("03-paged-attention/pool", "Blocks and tables", alt, ("block", "owner", "tokens"), rows, draw)

@@ -16,10 +16,12 @@ import torch
 from nanobench.report.values import size
 from nanobook.examples import load, print_blocks
 from nanocourse.exercises import answers
+from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache import paged
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS
+from nanoinfer.verify import verify_tokens
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")
@@ -108,21 +110,14 @@ def late_by_one() -> None:
         run.show("newest not counted", wrong[row])
 
 
-def minus_one() -> None:
-    """Slots of a padded step, with padding at slot 0 and at slot -1."""
-    tables, row = torch.tensor([[3, 5], [7, 1]]), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
-    positions = torch.tensor([2, 3, 4, 0, 1, 0, 0, 0])
-    print(f"blocks of {run.BLOCK} tokens; tables: row 0 {tables[0].tolist()}, row 1 {tables[1].tolist()}")
-    print(f"row                {row.tolist()}   rows 0 and 1, and three of padding")
-    print(f"position           {positions.tolist()}")
-    for name, function in (
-        ("padding to slot 0", answers.reference("3.2")),
-        ("padding to -1", answers.wrong("3.2", "minus-one")),
-    ):
-        print(f"{name:18} {function(tables, row, positions, run.BLOCK).tolist()}")
-    print(
-        f"slot -1 is place {-1 % run.BLOCK} of block {-1 // run.BLOCK}: in Python and in PyTorch, the last of the pool"
-    )
+def proof() -> None:
+    """The paged engine's tokens held against the oracle, and those of an engine that writes to neighbors' slots."""
+    oracle, params = LLM(run.model(), engine="naive").forward_logits, SamplingParams(max_tokens=24, **run.GREEDY)
+    print(f"{'paged':24}{verify_tokens(oracle, run.completed(), params)}")
+    try:
+        verify_tokens(oracle, run.completed(("3.2", "neighbours")), params)
+    except AssertionError as error:
+        run.show("to a neighbor's slot", str(error))
 
 
 def reservations() -> None:
@@ -299,7 +294,7 @@ def work() -> None:
     from nanoinfer.kernels.ragged_attention import tile_of, work_list  # here: there is no Triton for macOS and Windows
 
     chunks = ((0, 0, 40), (1, 90, 20), (2, 299, 1))  # row, tokens before, tokens
-    work: Any = [(SimpleNamespace(tokens=[0] * (start + n), slot=row), start, n) for row, start, n in chunks]
+    work: Any = [(SimpleNamespace(tokens=[0] * (start + n), row=row), start, n) for row, start, n in chunks]
     batch, tokens, rows = Batch.of(work, torch.device("cpu")), sum(n for *_, n in chunks), len(chunks)
     print("tile  row  tokens of the step  their positions  reads")
     for tile, (first, count) in enumerate(work_list(batch).tolist()):
@@ -309,12 +304,12 @@ def work() -> None:
         last = first + count - 1
         at, end = int(batch.positions[first]), int(batch.positions[last])
         spans = f"{f'{first} to {last}' if count > 1 else first:>18}  {f'{at} to {end}' if count > 1 else at:>15}"
-        print(f"{tile:>4}  {int(batch.slots[first]):>3}  {spans}  its row's first {end + 1}")
+        print(f"{tile:>4}  {int(batch.row[first]):>3}  {spans}  its row's first {end + 1}")
     size_of = tile_of(tokens, rows)
     print(f"at most {tokens} / {size_of}, rounded up, + {rows} = {-(-tokens // size_of) + rows} tiles")
 
 
-NUMBERS = measured.NUMBERS | {"token": lambda: size(TOKEN)}
+NUMBERS = measured.NUMBERS
 
 
 if __name__ == "__main__":

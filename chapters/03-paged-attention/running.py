@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nanocourse.exercises import answers
-from nanoinfer import LLM, SamplingParams
+from nanoinfer import LLM, Completion, SamplingParams
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine.engine import Engine, Sequence
 from nanoinfer.model.batch import Batch
@@ -63,7 +63,7 @@ def pool() -> Pool:
     for _ in range(STEPS + 1):  # the prompts, and so many tokens more
         next(steps)
     texts = [s.tokens[:-1] for s in engine.running]  # the newest is not fed
-    slots = [s.slot for s in engine.running]
+    slots = [s.row for s in engine.running]
     return Pool(paged, texts, [list(paged.blocks.owned[slot]) for slot in slots], slots, steps)
 
 
@@ -91,14 +91,18 @@ def head_of(row: int) -> tuple[Tensor, Tensor, Tensor]:
     return seen[LAYER], keys, values
 
 
-def continued(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[str]:
-    """Greedy texts of the paged engine with blocks of 16, right or with a known mistake of the exercises."""
+def completed(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[Completion]:
+    """What the paged engine with blocks of 16 makes of the prompts, right or with a known mistake of the exercises."""
     with answers.mistake(*mistake) if mistake else nullcontext():
         llm = LLM(model(), engine="paged", block_size=16, **options)
         paged: Any = llm.core.cache
         paged.k.zero_(), paged.v.zero_()  # a mistake reads what nobody wrote: on every machine the same
-        done = llm.generate(list(PROMPTS), SamplingParams(max_tokens=new_tokens, **GREEDY))
-    return [prompt + row.text for prompt, row in zip(PROMPTS, done, strict=True)]
+        return llm.generate(list(PROMPTS), SamplingParams(max_tokens=new_tokens, **GREEDY))
+
+
+def continued(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[str]:
+    """Greedy texts, the prompts' own included."""
+    return [prompt + row.text for prompt, row in zip(PROMPTS, completed(mistake, new_tokens, **options), strict=True)]
 
 
 def show(label: str, text: str) -> None:

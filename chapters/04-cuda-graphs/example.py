@@ -307,8 +307,6 @@ def small_file() -> None:
 NUMBERS: dict[str, Callable[[], str]] = {
     **measured.NUMBERS,
     "prefill tokens": lambda: f"{PREFILL_TOKENS:,}",
-    "ladder 64": lambda: f"{len(ladder(64))}",
-    "ladder 512": lambda: f"{len(ladder(512))}",
     "captures today": lambda: f"{captures_today(512)}",
 }
 

@@ -15,11 +15,11 @@ from nanobench.core.records import Report, ResultsFile
 from nanobench.micro.graphs import Drain, GraphsReport, Ladder, Prefill
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.micro.sampling import SamplingReport
-from nanobench.micro.step_breakdown import NONE, Part, breakdown
+from nanobench.micro.step_breakdown import Part, breakdown
 from nanobench.micro.timeline import StepTimeline, Timeline
 from nanobench.report.figures.timeline import busy
 from nanobench.report.intervals import claimed
-from nanobench.report.values import factor, seconds, share, size
+from nanobench.report.values import seconds, share, size
 from nanocourse.exercises.chapters import run_file
 from nanoinfer.model.config import PRESETS
 
@@ -163,11 +163,6 @@ def _bare(batch: int, tokens: int) -> str:
     return seconds(bare)
 
 
-def _missing() -> float:
-    """Seconds of a step beyond what its bytes take."""
-    return step_of("paged-graph").unprofiled_us / 1e6 - sum(floors().values())
-
-
 NUMBERS: dict[str, Callable[[], str]] = {
     "paged step": lambda: seconds(step_of("paged").unprofiled_us / 1e6),
     "paged busy": lambda: share(busy(step_of("paged"))),
@@ -175,18 +170,9 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "graph step": lambda: seconds(step_of("paged-graph").unprofiled_us / 1e6),
     "graph kernels": lambda: f"{len(step_of('paged-graph').kernels)}",
     "graph busy": lambda: share(busy(step_of("paged-graph"))),
-    "graph gain": lambda: factor(step_of("paged").unprofiled_us / step_of("paged-graph").unprofiled_us),
     "step floor": lambda: seconds(sum(floors().values())),
     "matrices time": lambda: seconds(part_of("matrices").seconds),
     "matrices floor": lambda: seconds(floors()["matrices"]),
-    "matrices factor": lambda: factor(part_of("matrices").seconds / floors()["matrices"]),
-    "head time": lambda: seconds(part_of("the head").seconds),
-    "head floor": lambda: seconds(floors()["the head"]),
-    "attention time": lambda: seconds(part_of("attention").seconds),
-    "attention floor": lambda: seconds(floors()["attention"]),
-    "norms time": lambda: seconds(part_of("sums and norms").seconds),
-    "gaps time": lambda: seconds(part_of(NONE).seconds),
-    "matrices missing": lambda: share((part_of("matrices").seconds - floors()["matrices"]) / _missing()),
     "sampler": lambda: seconds(_sampler("ours", 1)),
     "sampler greedy": lambda: seconds(_sampler("ours", 1, "greedy")),
     "sampler cpu": lambda: seconds(_sampler("ours", 1, name="cpu-sampling")),
@@ -196,8 +182,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "sampler 64": lambda: seconds(_sampler("ours", 64)),
     "sampler sorted 64": lambda: seconds(_sampler("sort", 64)),
     "hit rate": lambda: share(drain().replayed / drain().steps),
-    "drain steps": lambda: f"{drain().steps}",
-    "drain padding": lambda: share(drain().padding_share),
     "prefill 1 16": lambda: _prefill_gain(1, 16),
     "prefill 1 1000": lambda: _prefill_gain(1, 1000),
     "prefill 8 256": lambda: _prefill_gain(8, 256),
@@ -205,11 +189,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "ttft 8 512": lambda: seconds(prefill_of(8, 512, "graph, fused").ttft_s.median),
     "ttft 1 16": lambda: seconds(prefill_of(1, 16, "graph, fused").ttft_s.median),
     "bare 1 16": lambda: _bare(1, 16),
-    "eager 1 16": lambda: seconds(prefill_of(1, 16, "eager").ttft_s.median),
     "captures paged": lambda: f"{ladder_of('paged-graph', 512).captures}",
     "captures dense": lambda: f"{ladder_of('dense-graph', 512).captures}",
-    "capture time": lambda: seconds(ladder_of("paged-graph", 512).seconds),
-    "capture memory": lambda: size(ladder_of("paged-graph", 512).driver_bytes),
     "story right": lambda: replayed_story("right"),
     "story wrong": lambda: replayed_story("wrong"),
     "compiled later": lambda: f"{sum(recompiles().runs[-1].kernels.values())}",

@@ -23,7 +23,7 @@ from nanoinfer.cache.paged import PagedCache, PagedPlan
 from nanoinfer.engine import graphs
 from nanoinfer.engine.fake_graph import FakeRecorder, escaping
 from nanoinfer.engine.graphs import Key, Replayable
-from nanoinfer.engine.sampling import Sampler, sample
+from nanoinfer.engine.samplers import Sampler, sample
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import Rows
 from nanoinfer.model.gpt2 import GPT2, Cache
@@ -152,7 +152,7 @@ def counted(made: LLM) -> Iterator[dict[Key, int]]:
     graphs = made.core.graphs
     plain = dict(graphs)
     for key, captured in plain.items():
-        graphs[key] = replace(captured, graph=Counting(key, captured.graph))
+        graphs[key] = captured._replace(graph=Counting(key, captured.graph))
     try:
         yield counts
     finally:

@@ -88,7 +88,7 @@ class Room(SharedRoom):
 
     def keep(self, sequence: Queued, count: int) -> int:
         if self.blocks:
-            self.blocks.grow(sequence.slot, count)
+            self.blocks.grow(sequence.row, count)
         return count
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import torch
+
 from nanobook.examples import load, print_blocks
+from nanocourse.exercises import answers
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
@@ -19,6 +22,7 @@ budgets, too_small, knee = measured.budgets, measured.too_small, measured.knee
 Ask = clock.Ask
 FIVE = (("Once upon a time", 28), ("The fox", 8), ("The old king said that he would go to the sea", 24),
         ("Where are you", 16), ("She", 8))  # small.py's own texts, and their lengths  # fmt: skip
+LONG = "Once upon a time there was a king who had three sons, and the youngest of them was"  # 19 tokens
 NEW = (44, 9, 14, 6, 30, 8, 12, 5, 40, 7, 10, 16)  # new tokens of twelve requests
 RATES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.05)  # of the capacity
 
@@ -70,6 +74,24 @@ def long_prompt() -> None:
     for budget in (1024, 256, 64, 16):
         made = clock.run(asks, clock.engine(4, budget))
         print(f"{budget:>10}{ms(max(made.gaps(0))):>34}{ms(made.waits[3]):>32}")
+
+
+def chunks() -> None:
+    """A prompt of 19 tokens whole and in chunks: steps, tokens, and how far the logits are from each other."""
+    ids = gpt2_tokenizer().encode(LONG)
+    whole, T = run.two.one.logits(torch.tensor([ids]))[0, -1], len(ids)
+    print(f"{'chunk':8}{'steps':>6}{'tokens each':>16}   largest difference of the logits")
+    for chunk in (T, 8, 3, 1):
+        sizes = [min(chunk, T - start) for start in range(0, T, chunk)]
+        each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]}, last {sizes[-1]}"
+        difference = float((run.after_chunks(ids, chunk) - whole).abs().max())
+        print(f"{chunk:<8}{len(sizes):>6}{each:>16}   {'below 1e-5' if difference < 1e-5 else f'{difference:.1e}'}")
+    params = run.SamplingParams(max_tokens=14, temperature=0)
+    run.show("in chunks of 8", run.told(run.llm(prefill_chunk=8), [LONG], params)[0])
+    with answers.mistake("5.8", "chunk-by-itself"):
+        llm = run.llm(prefill_chunk=8)
+        llm.core.cache.k.zero_(), llm.core.cache.v.zero_()  # it reads what nobody wrote: on every machine the same
+        run.show("each chunk by itself", run.told(llm, [LONG], params)[0])
 
 
 def who_first() -> None:

@@ -19,7 +19,7 @@ from nanobench.micro.queue_arrivals import ArrivalRuns, Gaps
 from nanobench.micro.queue_prefix import PrefixRuns
 from nanobench.micro.queue_records import Run
 from nanobench.report.values import factor, rate, seconds, share
-from nanoinfer.devices import batched_tokens
+from nanoinfer.capacity import batched_tokens
 from nanoinfer.serve.completions import EVENTS_PER_S
 from nanoinfer.serve.config import ServeConfig
 

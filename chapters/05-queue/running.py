@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import torch
+from torch import Tensor
+
 from nanobook.examples import load
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache import sharing
@@ -20,7 +23,8 @@ from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.engine import Sequence as Running
 from nanoinfer.engine.queue import Queued, QueueEngine
 
-four = load(Path(__file__).parents[1] / "04-cuda-graphs" / "running.py")
+chapters = Path(__file__).parents[1]
+two, four = load(chapters / "02-kv-cache" / "running.py"), load(chapters / "04-cuda-graphs" / "running.py")
 model, show = four.model, four.show
 KING = "Once upon a time there was a king who had three sons, and one day"  # one block of 16 tokens
 SHIP = "The little ship went out to the open sea in the night, and the old"
@@ -35,6 +39,15 @@ GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 def llm(**settings: Any) -> LLM:
     """The small model over pages, whose rows share blocks."""
     return LLM(model(), engine="paged", **{"max_batch": 4, "max_len": 128, "prefix_caching": True, **settings})
+
+
+@torch.inference_mode()
+def after_chunks(ids: Sequence[int], chunk: int) -> Tensor:
+    """Logits (V,) after a prompt that goes through the model in chunks."""
+    cache, logits = two.new_cache(1, len(ids)), torch.empty(0)
+    for start in range(0, len(ids), chunk):
+        logits = model()(two.step((0, start, ids[start : start + chunk])), cache)[0]
+    return logits
 
 
 @contextmanager
@@ -97,7 +110,7 @@ def last_block_shared(made: LLM, prompt: str, seeds: Sequence[int]) -> list[str]
     requests = made.requests([prompt] * 2, [SamplingParams(12, temperature=0.9, seed=seed) for seed in seeds])
     rows = [made.core.submit(request) for request in requests]
     made.core.step()
-    tables, (first, second) = made.core.cache.tables, [row.slot for row in rows]
+    tables, (first, second) = made.core.cache.tables, [row.row for row in rows]
     tables[second] = tables[first]
     while made.core.busy:
         made.core.step()

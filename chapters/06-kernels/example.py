@@ -15,7 +15,7 @@ from nanobench.report.values import seconds, share
 from nanobook.examples import load, print_blocks
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
-from nanoinfer.engine.sampling import greedy
+from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.kernels import persistent_torch as phases
 from nanoinfer.kernels.persistent_shape import Packed, Shape, pack

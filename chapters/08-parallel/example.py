@@ -18,10 +18,9 @@ import torch
 from nanobook.examples import load, print_blocks
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.captured import CapturedDense
-from nanoinfer.engine.penalties import PenaltySampler
-from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.model.config import PRESETS
-from nanoinfer.model.weights import load_model
 from nanoinfer.parallel.batch import open_job, request_maker
 from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.leader import LeadingEngine, RankEngine
@@ -173,15 +172,15 @@ def orders() -> None:
     heard, model = Heard(), run.four.model()
     kv = CapturedDense(model.config, 2, 64, run.CPU, torch.float64)
     scoring = PenaltySampler(2, model.config.vocab_size, run.CPU, SAMPLERS.filtered)
-    core = LeadingEngine(model, kv, 2, ranks=heard, samplers=SAMPLERS._replace(scoring=scoring), **ALONE)
+    core = LeadingEngine(model, kv, 2, ranks=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
     params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
     for request in LLM(model, engine="dense").requests(["The fox", "Once upon a time"], params):
         core.submit(request)
     while core.busy:
         core.step()
     for name, step in heard.orders:
-        begun = [f"row {b.slot}, temperature {b.params.temperature:g}, {b.step} tokens generated" for b in step.begun]
-        fed = [f"row {chunk.slot} {list(chunk.token_ids)}" for chunk in (step.prefill.chunks if step.prefill else ())]
+        begun = [f"row {b.row}, temperature {b.params.temperature:g}, {b.step} tokens generated" for b in step.begun]
+        fed = [f"row {chunk.row} {list(chunk.token_ids)}" for chunk in (step.prefill.chunks if step.prefill else ())]
         fed = fed or [f"row {slot} its newest token" for slot in range(step.live)]
         if begun:
             print(f"{name}  begin: {'; '.join(begun)}")
@@ -227,7 +226,7 @@ class Refuses:
 
 def _captures(group: Any) -> tuple[list[int], list[int]]:
     part = PartOf(Shard(group.rank, group.size), group)
-    model = load_model("small", run.CPU, torch.float32, share=part)
+    model = part.load("small", run.CPU, torch.float32)
     kv = CapturedDense(model.config, 4, 32, run.CPU, torch.float32)
     settings = ALONE | {"agree": lambda ok: group.least(ok) == 1, "recorder": Refuses(2 * group.rank), "max_rows": 4}
     engine = RankEngine(model, kv, 4, **settings)

@@ -19,11 +19,11 @@ from torch import Tensor
 from nanobook.examples import load
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.cpu_sampling import noise
-from nanoinfer.engine.sampling import SAMPLERS, scaled
+from nanoinfer.engine.samplers import SAMPLERS
+from nanoinfer.engine.sampling import scaled
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
-from nanoinfer.model.weights import load_model
 from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
@@ -168,7 +168,7 @@ def texts(part: type[Part] = Part, heat: float = 0.0, samplers: type[JoinedSampl
 
 @torch.inference_mode()
 def _text(group: Any, part: type[Part], heat: float, samplers: type[JoinedSamplers]) -> str:
-    model = load_model("small", CPU, torch.float64, share=part(Shard(group.rank, group.size), group))
+    model = part(Shard(group.rank, group.size), group).load("small", CPU, torch.float64)
     assert isinstance(model, ShardedGPT2)
     joined, rows = samplers(model, SAMPLERS), BatchState.empty(1, CPU).at(slice(0, 1))
     rows.temperature.fill_(heat)

@@ -1,13 +1,13 @@
-"""Which blocks of a pool are free, and which slot owns the others: host code that knows no tensor. Chapter 3."""
+"""Which blocks of a pool are free, and which row owns the others: host code that knows no tensor. Chapter 3."""
 
 from __future__ import annotations
 
 
 class BlockManager:
-    """Blocks of `block_size` tokens. A slot reserves all that it may need, and takes a block when it needs one.
+    """Blocks of `block_size` tokens. A row reserves all that it may need, and takes a block when it needs one.
 
     The reservation is what makes growth safe: a sequence that was admitted never finds the pool empty.
-    owned: the blocks of each slot, in order. reserved: how many blocks each slot may yet take.
+    owned: the blocks of each row, in order. reserved: how many blocks each row may yet take.
     """
 
     def __init__(self, blocks: int, block_size: int, max_batch: int) -> None:
@@ -21,36 +21,36 @@ class BlockManager:
 
     @property
     def available(self) -> int:
-        """How many blocks no slot owns or has reserved."""
+        """How many blocks no row owns or has reserved."""
         return len(self.free) - sum(self.reserved)
 
     def blocks_of(self, tokens: int) -> int:
         """Return how many blocks hold so many tokens."""
         return -(-tokens // self.block_size)
 
-    def reserve(self, slot: int, tokens: int) -> bool:
-        """Reserve the blocks of up to `tokens` tokens for a slot that is free. False if there are too few now."""
+    def reserve(self, row: int, tokens: int) -> bool:
+        """Reserve the blocks of up to `tokens` tokens for a row that is free. False if there are too few now."""
         wanted = self.blocks_of(tokens)
         if wanted > self.available:
             return False
-        self.reserved[slot] = wanted
+        self.reserved[row] = wanted
         return True
 
-    def grow(self, slot: int, tokens: int) -> list[int]:
-        """Give the slot the blocks of its first `tokens` tokens, of those it has reserved; return the new ones."""
-        had = len(self.owned[slot])
-        while len(self.owned[slot]) * self.block_size < tokens:
-            if not self.reserved[slot]:
-                raise RuntimeError(f"slot {slot} grows to {tokens} tokens, past what it has reserved")
-            self.reserved[slot] -= 1
-            self.owned[slot].append(self.allocate())
-        return self.owned[slot][had:]
+    def grow(self, row: int, tokens: int) -> list[int]:
+        """Give the row the blocks of its first `tokens` tokens, of those it has reserved; return the new ones."""
+        had = len(self.owned[row])
+        while len(self.owned[row]) * self.block_size < tokens:
+            if not self.reserved[row]:
+                raise RuntimeError(f"row {row} grows to {tokens} tokens, past what it has reserved")
+            self.reserved[row] -= 1
+            self.owned[row].append(self.allocate())
+        return self.owned[row][had:]
 
-    def release(self, slot: int) -> None:
-        """Take back everything that the slot owns or has reserved."""
-        for block in reversed(self.owned[slot]):
+    def release(self, row: int) -> None:
+        """Take back everything that the row owns or has reserved."""
+        for block in reversed(self.owned[row]):
             self.give_back(block)
-        self.owned[slot], self.reserved[slot] = [], 0
+        self.owned[row], self.reserved[row] = [], 0
 
     def allocate(self) -> int:
         """Take a free block."""

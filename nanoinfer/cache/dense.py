@@ -1,7 +1,7 @@
 """Keys and values in one tensor, hidden by a mask: the preallocated KV cache. Chapter 2.
 
 The past of a causal model does not change, so keys and values are computed once and kept. A decode step then feeds one
-token a sequence. The price is room for the longest sequence in every slot, used or not.
+token a sequence. The price is room for the longest sequence in every row, used or not.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class DensePlan(NamedTuple):
-    """Where a batch writes, which slots it reads, and how far each of its tokens sees."""
+    """Where a batch writes, which rows it reads, and how far each of its tokens sees."""
 
     batch: Batch
-    places: Tensor  # (N,) int64 of each new token, in a layer's slots end to end
-    slots: Tensor | slice  # (B,) int64
+    places: Tensor  # (N,) int64 of each new token, in a layer's rows end to end
+    rows: Tensor | slice  # (B,) int64
     mask: Tensor | None  # (B, 1, T, S), added to the scores: 0 where a token sees a position, -inf where not
 
 
 class DenseCache(NoCache):
-    """Keys and values of `max_batch` slots with `max_len` positions each."""
+    """Keys and values of `max_batch` rows with `max_len` positions each."""
 
     def __init__(
         self, config: ModelConfig, max_batch: int, max_len: int, device: torch.device, dtype: torch.dtype
@@ -41,24 +41,24 @@ class DenseCache(NoCache):
 
     @staticmethod
     def bytes(config: ModelConfig, max_batch: int, max_len: int, dtype: torch.dtype) -> int:
-        """Return what the cache takes: a key and a value in every layer, slot and position."""
+        """Return what the cache takes: a key and a value in every layer, row and position."""
         return max_batch * max_len * config.kv_numbers * dtype.itemsize
 
-    def release(self, slot: int) -> None:
-        """Zero the slot: the next sequence must not meet a NaN of this one, for 0 * NaN is NaN under any mask."""
-        self.k[:, slot] = self.v[:, slot] = 0
+    def release(self, row: int) -> None:
+        """Zero the row: the next sequence must not meet a NaN of this one, for 0 * NaN is NaN under any mask."""
+        self.k[:, row] = self.v[:, row] = 0
 
     def keep(self, sequence: Sequence, count: int) -> int:
         return count
 
     def plan(self, batch: Batch) -> Any:
-        """Find out once, for all layers, what each token may see: the positions of its slot up to its own."""
-        places, slots = torch.add(batch.positions, batch.slots, alpha=self.max_len), batch.last(batch.slots)
+        """Find out once, for all layers, what each token may see: the positions of its row up to its own."""
+        places, rows = torch.add(batch.positions, batch.row, alpha=self.max_len), batch.last(batch.row)
         if not batch.past:
-            return DensePlan(batch, places, slots, None)
+            return DensePlan(batch, places, rows, None)
         S = batch.past + batch.longest
         seen = self.positions[:S] <= batch.padded(batch.positions)[:, None, :, None]  # (B, 1, T, S)
-        return DensePlan(batch, places, slots, self.k.new_zeros(seen.shape).masked_fill(~seen, -torch.inf))
+        return DensePlan(batch, places, rows, self.k.new_zeros(seen.shape).masked_fill(~seen, -torch.inf))
 
     def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write the new keys and values, then attend: q, k, v (N, H, D) -> (N, H, D)."""
@@ -73,10 +73,10 @@ class DenseCache(NoCache):
         self.v[layer].flatten(0, 1).index_copy_(0, plan.places, v)
 
     def read(self, plan: DensePlan, layer: int, q: Tensor) -> Tensor:
-        """Attend from q (N, H, D) over what the slots hold, under the mask."""
+        """Attend from q (N, H, D) over what the rows hold, under the mask."""
         assert plan.mask is not None
-        keys = self.k[layer, plan.slots, : plan.mask.shape[-1]].transpose(1, 2)  # (B, H, S, D)
-        values = self.v[layer, plan.slots, : plan.mask.shape[-1]].transpose(1, 2)
+        keys = self.k[layer, plan.rows, : plan.mask.shape[-1]].transpose(1, 2)  # (B, H, S, D)
+        values = self.v[layer, plan.rows, : plan.mask.shape[-1]].transpose(1, 2)
         queries = plan.batch.padded(q).transpose(1, 2)  # (B, H, T, D)
         out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=plan.mask)
         return plan.batch.packed(out.transpose(1, 2))

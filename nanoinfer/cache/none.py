@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 class NoCache:
     """Attention among the tokens of the step alone, which are whole sequences."""
 
-    def admit(self, slot: int, sequence: Sequence) -> bool:
+    def admit(self, row: int, sequence: Sequence) -> bool:
         """There is always room."""
         return True
 
-    def release(self, slot: int) -> None:
+    def release(self, row: int) -> None:
         """Nothing was kept."""
 
     def keep(self, sequence: Sequence, count: int) -> int:
         return 0
 
     def plan(self, batch: Batch) -> Any:
+        assert not batch.past, "nothing was kept"
         return batch
 
     def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

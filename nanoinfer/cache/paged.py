@@ -1,13 +1,12 @@
 """The KV cache in blocks: memory grows with the tokens that exist. Chapter 3.
 
-Chapter 2 keeps room for the longest sequence in every slot. Here keys and values lie in blocks of a few tokens, a
+Chapter 2 keeps room for the longest sequence in every row. Here keys and values lie in blocks of a few tokens, a
 sequence takes a block when it needs one, and a *block table* names its blocks in order. Idea and name: Kwon et al.
 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", section 4.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.none import NoCache
+from nanoinfer.kernels.available import kernels_for
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 
@@ -36,7 +36,7 @@ class PagedPlan(NamedTuple):
 
 
 class PagedCache(NoCache):
-    """Keys and values of `max_batch` slots in a pool of `blocks` blocks."""
+    """Keys and values of `max_batch` rows in a pool of `blocks` blocks."""
 
     def __init__(
         self, config: ModelConfig, max_batch: int, max_len: int, blocks: int, block_size: int, device: torch.device,
@@ -55,32 +55,32 @@ class PagedCache(NoCache):
         """Return what the pool takes: a key and a value in every layer, block and place."""
         return blocks * block_size * config.kv_numbers * dtype.itemsize
 
-    def admit(self, slot: int, sequence: Sequence) -> bool:
+    def admit(self, row: int, sequence: Sequence) -> bool:
         """Reserve the room of its longest text: once admitted, it can always go on."""
         if self.blocks.blocks_of(sequence.end) > self.blocks.blocks:
             raise ValueError(f"a text of {sequence.end} tokens never fits into {self.blocks}: lower its max_tokens")
-        return self.blocks.reserve(slot, sequence.end)
+        return self.blocks.reserve(row, sequence.end)
 
-    def release(self, slot: int) -> None:
-        self.blocks.release(slot)
+    def release(self, row: int) -> None:
+        self.blocks.release(row)
 
     def keep(self, sequence: Sequence, count: int) -> int:
         """Take the blocks that the sequence's first `count` tokens need, and write them into its table."""
-        slot = sequence.slot
-        if new := self.blocks.grow(slot, count):
-            end = len(self.blocks.owned[slot])
-            self.tables[slot, end - len(new) : end] = torch.tensor(new, dtype=torch.int32)
+        row = sequence.row
+        if new := self.blocks.grow(row, count):
+            end = len(self.blocks.owned[row])
+            self.tables[row, end - len(new) : end] = torch.tensor(new, dtype=torch.int32)
         return count
 
     def plan(self, batch: Batch) -> Any:
         """Find out once, for all layers, where the batch writes and what it reads."""
-        slots, width = batch.last(batch.slots), self.blocks.blocks_of(batch.past + 1)
-        tables = self.tables[slots][:, :width]  # whose stride never changes: Triton compiles a kernel for some strides
+        rows, width = batch.last(batch.row), self.blocks.blocks_of(batch.past + 1)
+        tables = self.tables[rows][:, :width]  # whose stride never changes: Triton compiles a kernel for some strides
         return PagedPlan(batch, self.places(batch), tables, batch.last(batch.positions) + 1)
 
     def places(self, batch: Batch) -> Tensor:
         """(N,) where each token's key and value go, in a layer's blocks end to end."""
-        block = self.tables[batch.slots, batch.positions // self.block_size]
+        block = self.tables[batch.row, batch.positions // self.block_size]
         return torch.add(batch.positions % self.block_size, block, alpha=self.block_size)
 
     def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -96,17 +96,6 @@ class PagedCache(NoCache):
     def splits(self, rows: int) -> int:
         """Return into how many parts the kernel cuts each context of a step of so many rows."""
         return choose_splits(rows, self.k.shape[2], self.max_len)
-
-
-def kernels_for(device: torch.device) -> Any:
-    """Return Triton's kernels on a GPU and under its interpreter, the same in PyTorch elsewhere."""
-    if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
-        from nanoinfer.kernels import paged_attention
-
-        return paged_attention
-    from nanoinfer.kernels import paged_attention_torch
-
-    return paged_attention_torch
 
 
 def choose_splits(rows: int, heads: int, longest: int) -> int:

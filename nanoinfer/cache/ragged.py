@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from nanoinfer.cache.captured import CapturedPaged, NullBlocks
-from nanoinfer.cache.paged import PagedCache, kernels_for
+from nanoinfer.cache.paged import PagedCache
 from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.step import Layout
-from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.kernels import paged_attention_torch, ragged_attention_torch
+from nanoinfer.kernels.available import kernels_for
 from nanoinfer.model.batch import Batch
 
 
@@ -20,7 +21,7 @@ class RaggedPlan(NamedTuple):
 
     batch: Batch
     places: Tensor  # (N,) int64, as in `PagedPlan`
-    tables: Tensor  # (slots, width) int32
+    tables: Tensor  # (rows, width) int32
     work: Any  # of the kernel's `work_list`
 
 
@@ -56,7 +57,7 @@ class RaggedPaged(SharedRoom, PagedCache):
 def ragged_kernels_for(device: torch.device) -> Any:
     """As `kernels_for`, for sequences that bring several tokens."""
     if kernels_for(device) is paged_attention_torch:
-        return paged_attention_torch
+        return ragged_attention_torch
     from nanoinfer.kernels import ragged_attention
 
     return ragged_attention
@@ -64,6 +65,16 @@ def ragged_kernels_for(device: torch.device) -> Any:
 
 class SharedNullBlocks(SharedBlocks, NullBlocks):
     """`SharedBlocks` with a null block."""
+
+
+class EndToEnd(Layout):
+    """Rows end to end, and behind them one more, of padding, after which no token is chosen."""
+
+    rectangle = False
+
+    @property
+    def sizes(self) -> list[int]:
+        return [self.tokens] * 3 + [self.rows + 2] + [self.rows] * 2
 
 
 class CapturedRagged(RaggedPaged, CapturedPaged):
@@ -77,8 +88,8 @@ class CapturedRagged(RaggedPaged, CapturedPaged):
         totals = [total for total in totals if total < 2 * len(self.tables) * self.max_len]
         return [(most, total) for total in totals for most in sorted({min(n, rows, total) for n in (1, 8, 64, rows)})]
 
-    def wanted(self, layout: Layout) -> tuple[int, int] | None:
+    def wanted(self, layout: Layout) -> tuple[int, int]:
         return layout.rows, layout.tokens
 
     def layout(self, rows: int, columns: int) -> Layout:
-        return Layout(rows + 1, columns, columns, self.max_len)
+        return EndToEnd(rows, columns, columns, self.max_len)

@@ -1,7 +1,7 @@
 """Blocks that grow as long as there are any, and that texts share where they begin alike. Chapter 5.
 
 A full block is known by its tokens and a hash of all before them, so one look-up a block finds what another sequence
-has computed, or one that is gone: a known block that no slot owns is kept until its room is wanted. It costs the host a
+has computed, or one that is gone: a known block that no row owns is kept until its room is wanted. It costs the host a
 hash a block. Idea: vLLM's automatic prefix caching. SGLang keeps a tree in place of hashes (Zheng et al. 2023, "SGLang:
 Efficient Execution of Structured Language Model Programs", section 3).
 """
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class SharedBlocks(BlockManager):
-    """A `BlockManager` whose slots may take more than they have reserved, and share what their texts begin with.
+    """A `BlockManager` whose rows may take more than they have reserved, and share what their texts begin with.
 
-    users: how many slots own each block. known: blocks by key; a dict compares keys in full, and they hold the tokens.
-    idle: known blocks that no slot owns, the least recently used first. identity: all that keys and values depend on
+    users: how many rows own each block. known: blocks by key; a dict compares keys in full, and they hold the tokens.
+    idle: known blocks that no row owns, the least recently used first. identity: all that keys and values depend on
     besides the tokens and their places: the model and its precision; None shares nothing.
     Counted for good: asked_tokens and hit_tokens, of the texts that were reserved for, and how many of these lay in
     known blocks; evictions, known blocks whose room was wanted.
@@ -38,9 +38,9 @@ class SharedBlocks(BlockManager):
         self.known: dict[bytes, int] = {}
         self.keys: dict[int, bytes] = {}  # of each known block
         self.idle: OrderedDict[int, None] = OrderedDict()
-        self.texts: list[list[bytes]] = [[] for _ in range(max_batch)]  # keys of the full blocks of each slot's text
-        self.published = [0] * max_batch  # of each slot's blocks, the first ones: found, or made to be found
-        self.told = [0] * max_batch  # of each slot's blocks, the first ones: those that `grow` has returned
+        self.texts: list[list[bytes]] = [[] for _ in range(max_batch)]  # keys of the full blocks of each row's text
+        self.published = [0] * max_batch  # of each row's blocks, the first ones: found, or made to be found
+        self.told = [0] * max_batch  # of each row's blocks, the first ones: those that `grow` has returned
         self.asked_tokens = self.hit_tokens = self.evictions = 0
         self._asked: tuple[bytes, list[bytes]] = b"", []
 
@@ -50,7 +50,7 @@ class SharedBlocks(BlockManager):
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Blocks that slots own, known ones that no slot owns, and all."""
+        """Blocks that rows own, known ones that no row owns, and all."""
         return self.blocks - len(self.free) - len(self.idle), len(self.idle), self.blocks
 
     def check(self, request: Request) -> None:
@@ -62,8 +62,8 @@ class SharedBlocks(BlockManager):
                 "lower its max_tokens, or raise kv_blocks"
             )
 
-    def reserve(self, slot: int, tokens: int, text: Sequence[int] = ()) -> bool:
-        """As the base's; the slot then owns the known blocks that `text` begins with.
+    def reserve(self, row: int, tokens: int, text: Sequence[int] = ()) -> bool:
+        """As the base's; the row then owns the known blocks that `text` begins with.
 
         False: nothing has changed, there are too few blocks now.
         """
@@ -74,8 +74,8 @@ class SharedBlocks(BlockManager):
         for block in hits:
             self.idle.pop(block, None)
             self.users[block] = self.users.get(block, 0) + 1
-        self.owned[slot], self.texts[slot], self.published[slot] = hits, keys, len(hits)
-        self.reserved[slot], self.told[slot] = wanted - len(hits), 0
+        self.owned[row], self.texts[row], self.published[row] = hits, keys, len(hits)
+        self.reserved[row], self.told[row] = wanted - len(hits), 0
         self.asked_tokens += len(text)
         self.hit_tokens += len(hits) * self.block_size
         return True
@@ -95,45 +95,46 @@ class SharedBlocks(BlockManager):
         found = (self.known.get(key, -1) for key in keys[: (len(text) - 1) // self.block_size])
         return keys, list(takewhile(lambda block: block >= 0, found))
 
-    def claim(self, slot: int, tokens: int) -> bool:
-        """Reserve what the slot lacks for its first `tokens` tokens. False: nothing has changed, there are too few."""
-        more = self.blocks_of(tokens) - len(self.owned[slot]) - self.reserved[slot]
+    def claim(self, row: int, tokens: int) -> bool:
+        """Reserve what the row lacks for its first `tokens` tokens. False: nothing has changed, there are too few."""
+        more = self.blocks_of(tokens) - len(self.owned[row]) - self.reserved[row]
         if more > 0:
             if more > self.available:
                 return False
-            self.reserved[slot] += more
+            self.reserved[row] += more
         return True
 
-    def room(self, slot: int) -> int:
-        """How many tokens the slot's blocks hold, those included that it has reserved."""
-        return (len(self.owned[slot]) + self.reserved[slot]) * self.block_size
+    def room(self, row: int) -> int:
+        """How many tokens the row's blocks hold, those included that it has reserved."""
+        return (len(self.owned[row]) + self.reserved[row]) * self.block_size
 
-    def grow(self, slot: int, tokens: int) -> list[int]:
+    def grow(self, row: int, tokens: int) -> list[int]:
         """As the base's. New are all that no call has returned, those that were found included."""
-        self.extend(slot, tokens)
-        told, self.told[slot] = self.told[slot], len(self.owned[slot])
-        return self.owned[slot][told:]
+        self.extend(row, tokens)
+        told, self.told[row] = self.told[row], len(self.owned[row])
+        return self.owned[row][told:]
 
-    def extend(self, slot: int, tokens: int) -> None:
-        """Give the slot the blocks of its first `tokens` tokens; full ones can be found from now on.
+    def extend(self, row: int, tokens: int) -> None:
+        """Give the row the blocks of its first `tokens` tokens; full ones can be found from now on.
 
         The step that is being planned will write them, and its own sequences may read them already: in each layer it
         writes the keys and values of all before any attends. Steps run in order. So each step that was planned must
         be launched, and if one fails, `forget` forgets what was never written.
         """
-        super().grow(slot, tokens)
-        self._publish(slot, tokens // self.block_size)
+        super().grow(row, tokens)
+        if self.texts[row]:
+            self._publish(row, tokens // self.block_size)
 
-    def publish(self, slot: int, text: Sequence[int]) -> None:
-        """Let others find the full blocks of this text, which the slot has written."""
-        full, done = len(text) // self.block_size, len(self.texts[slot])
+    def publish(self, row: int, text: Sequence[int]) -> None:
+        """Let others find the full blocks of this text, which the row has written."""
+        full, done = len(text) // self.block_size, len(self.texts[row])
         rest = text[done * self.block_size : full * self.block_size]
-        self.texts[slot] = self._extend(self.texts[slot], array("q", rest).tobytes())
-        self._publish(slot, full)
+        self.texts[row] = self._extend(self.texts[row], array("q", rest).tobytes())
+        self._publish(row, full)
 
-    def release(self, slot: int) -> None:
-        self.texts[slot], self.published[slot] = [], 0
-        super().release(slot)  # from the end of a text to its beginning, which is thus forgotten last
+    def release(self, row: int) -> None:
+        self.texts[row], self.published[row] = [], 0
+        super().release(row)  # from the end of a text to its beginning, which is thus forgotten last
 
     def forget(self) -> None:
         """Forget every text."""
@@ -160,8 +161,8 @@ class SharedBlocks(BlockManager):
             super().give_back(block)
 
     def rename(self, source: int, target: int) -> None:
-        """Slot `source` is to be known as `target`, which is free."""
-        super().rename(source, target)  # type: ignore[misc]  # of a manager whose slots have other names in time
+        """Row `source` is to be known as `target`, which is free."""
+        super().rename(source, target)  # type: ignore[misc]  # of a manager whose rows have other names in time
         self.texts[target], self.texts[source] = self.texts[source], []
         self.published[target], self.published[source] = self.published[source], 0
         self.told[target], self.told[source] = self.told[source], 0
@@ -183,13 +184,13 @@ class SharedBlocks(BlockManager):
             keys.append(parent.digest() + data[start : start + size])
         return keys
 
-    def _publish(self, slot: int, full: int) -> None:
-        """Make the slot's first `full` blocks findable, as far as it owns them and their keys are known."""
-        owned, keys = self.owned[slot], self.texts[slot]
-        for column in range(self.published[slot], min(full, len(owned), len(keys))):
+    def _publish(self, row: int, full: int) -> None:
+        """Make the row's first `full` blocks findable, as far as it owns them and their keys are known."""
+        owned, keys = self.owned[row], self.texts[row]
+        for column in range(self.published[row], min(full, len(owned), len(keys))):
             if keys[column] not in self.known:
                 self.known[keys[column]], self.keys[owned[column]] = owned[column], keys[column]
-            self.published[slot] = column + 1
+            self.published[row] = column + 1
 
 
 class SharedRoom:
@@ -201,14 +202,14 @@ class SharedRoom:
     blocks: Any
     preemption: bool
 
-    def admit(self, slot: int, sequence: Any) -> bool:
+    def admit(self, row: int, sequence: Any) -> bool:
         request, known = sequence.request, sequence.tokens
         longest = len(request.prompt_token_ids) + request.limit
         tokens = min(longest, len(known) + AHEAD) if self.preemption else longest
         text = () if sequence.params.prompt_logprobs is not None else known  # a hit would compute no logits
-        if not self.blocks.reserve(slot, tokens, text):
+        if not self.blocks.reserve(row, tokens, text):
             return False
-        sequence.cached = len(self.blocks.owned[slot]) * self.blocks.block_size
+        sequence.cached = len(self.blocks.owned[row]) * self.blocks.block_size
         return True
 
 

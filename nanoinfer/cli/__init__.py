@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -18,31 +18,7 @@ from nanoinfer.cli import batch, doctor, generate, serve, shell, watch
 from nanoinfer.cli.errors import explained
 from nanoinfer.cli.plugins import EXTRAS, CommandGroup, needing
 from nanoinfer.cli.terminal import Output, prepare_streams, remark
-
-EPILOG = """\
-Examples:
-nanoinfer generate "Once upon a time" -m gpt2
-nanoinfer batch prompts.jsonl --out results
-nanoinfer shell -m gpt2
-nanoinfer doctor
-nanoinfer serve
-nanoinfer watch
-`nanoinfer COMMAND --help` has more. NANOINFER_TRACEBACK=1 shows where an error comes from."""
-
-
-def _paragraphs(text: str) -> str:
-    """The text with each line as a paragraph of its own: typer joins the lines of one."""
-    return text.replace("\n", "\n\n")
-
-
-HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-app = typer.Typer(cls=CommandGroup, add_completion=False, epilog=_paragraphs(EPILOG), context_settings=HELP_OPTIONS)
-app.command("generate", epilog=_paragraphs(generate.EPILOG))(generate.generate)
-app.command("batch", epilog=_paragraphs(batch.EPILOG))(batch.batch)
-app.command("shell", epilog=_paragraphs(shell.EPILOG))(shell.shell)
-app.command("doctor", epilog=_paragraphs(doctor.EPILOG))(doctor.doctor)
-app.command("serve", epilog=_paragraphs(serve.EPILOG))(serve.serve)
-app.command("watch", epilog=_paragraphs(watch.EPILOG))(watch.watch)
+from nanoinfer.docstrings import described
 
 
 def _version(wanted: bool) -> None:
@@ -51,11 +27,32 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _nanoinfer(
+def nanoinfer(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
-    """GPT-2 inference from scratch, from a naive loop to a dict of CUDA graphs."""
+    """GPT-2 inference from scratch, from a naive loop to a dict of CUDA graphs.
+
+    Examples:
+    nanoinfer generate "Once upon a time" -m gpt2
+    nanoinfer batch prompts.jsonl --out results
+    nanoinfer shell -m gpt2
+    nanoinfer doctor
+    nanoinfer serve
+    nanoinfer watch
+    `nanoinfer COMMAND --help` has more. NANOINFER_TRACEBACK=1 shows where an error comes from.
+    """
+
+
+def _told(command: Any) -> dict[str, Any]:
+    """What typer shows of a command. It joins the lines of a paragraph, so each example becomes one."""
+    text, _, examples = described(command)
+    return {"help": text, "epilog": f"Examples:\n{examples}".replace("\n", "\n\n")}
+
+
+app = typer.Typer(cls=CommandGroup, add_completion=False)
+app.callback(**_told(nanoinfer), context_settings={"help_option_names": ["-h", "--help"]})(nanoinfer)
+for command in (generate.generate, batch.batch, shell.shell, doctor.doctor, serve.serve, watch.watch):
+    app.command(**_told(command))(command)
 
 
 def main() -> NoReturn:

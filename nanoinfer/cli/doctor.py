@@ -8,30 +8,30 @@ from __future__ import annotations
 import json
 import os
 import platform
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from nanoinfer import __version__
+from nanoinfer.capacity import free_host_memory
 from nanoinfer.cli import machine
+from nanoinfer.cli.options import with_options
 from nanoinfer.cli.terminal import Output
 from nanoinfer.config import ENGINES, RECIPES
-from nanoinfer.devices import free_host_memory
 from nanoinfer.model.config import PRESETS, ModelConfig
-
-EPILOG = """\
-Examples:
-nanoinfer doctor
-nanoinfer doctor --json
-Exit code: 0 where nanoinfer runs, at least on the CPU; 1 where it does not."""
 
 SCHEMA, SCHEMA_VERSION = "nanoinfer.doctor", 1
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
-) -> int:
-    """Say what this machine can run, and why not the rest."""
+@with_options()
+def doctor(*, as_json: bool = False) -> int:
+    """Say what this machine can run, and why not the rest.
+
+    as_json: one JSON object, for programs.
+
+    Examples:
+    nanoinfer doctor
+    nanoinfer doctor --json
+    Exit code: 0 where nanoinfer runs, at least on the CPU; 1 where it does not.
+    """
     report = examine()
     Output().write(json.dumps(report) + "\n" if as_json else show(report))
     return 0 if report["runs"] else 1
@@ -78,11 +78,11 @@ def memory(torch: dict[str, Any]) -> list[dict[str, Any]]:
     devices = [("cpu", free_host_memory(), "float32")]
     for index, gpu in enumerate(torch["gpus"]):
         devices.append((f"cuda:{index}", gpu["free_bytes"], "bfloat16" if float(gpu["capability"]) >= 8 else "float16"))
-    return [
-        {"device": device, "dtype": dtype, "free_bytes": free}
-        | {"batch": None if free is None else batches(free, 4 if dtype == "float32" else 2)}
-        for device, free, dtype in devices
-    ]
+    found = []
+    for device, free, dtype in devices:
+        batch = None if free is None else batches(free, 4 if dtype == "float32" else 2)
+        found.append({"device": device, "dtype": dtype, "free_bytes": free, "batch": batch})
+    return found
 
 
 def batches(free: int, size: int) -> dict[str, int]:
@@ -90,10 +90,8 @@ def batches(free: int, size: int) -> dict[str, int]:
 
     size: bytes a number.
     """
-    return {
-        name: max(0, (free - weight_bytes(config, size)) // cache_bytes_per_row(config, size))
-        for name, config in PRESETS.items()
-    }
+    left = {name: max(0, free - weight_bytes(config, size)) for name, config in PRESETS.items()}
+    return {name: left[name] // cache_bytes_per_row(config, size) for name, config in PRESETS.items()}
 
 
 def weight_bytes(config: ModelConfig, size: int) -> int:
@@ -124,17 +122,15 @@ def show(report: dict[str, Any]) -> str:
     """The report for a reader."""
     torch, triton, hub = report["torch"], report["triton"], report["hub"]
     cuda = f"built for CUDA {torch['cuda_build']}" if torch["cuda_build"] else "built without CUDA"
-    fetch = "the first `-m gpt2` fetches it (0.5 GB)"
-    if hub["offline"]:
-        fetch = "unset HF_HUB_OFFLINE once and run `nanoinfer generate -m gpt2 hello`"
+    unset = "unset HF_HUB_OFFLINE once and run `nanoinfer generate -m gpt2 hello`"
+    fetch = unset if hub["offline"] else "the first `-m gpt2` fetches it (0.5 GB)"
     gpus = [f"{gpu['name']}, compute capability {gpu['capability']}" for gpu in torch["gpus"]]
     rows = [
         ("nanoinfer", report["nanoinfer"]),
         ("Python", f"{report['python']} on {report['platform']}"),
         ("torch", torch["problem"] or f"{torch['version']}, {cuda}"),
         ("NVIDIA driver", report["driver"] or ("unknown" if gpus else "none")),
-        *((f"GPU {index}", gpu) for index, gpu in enumerate(gpus)),
-        *([] if gpus else [("GPU", f"none: {report['cuda_remedy']}")]),
+        *([(f"GPU {index}", gpu) for index, gpu in enumerate(gpus)] or [("GPU", f"none: {report['cuda_remedy']}")]),
         ("Triton", triton["version"] or f"not installed: {triton['remedy']}"),
         ("TRITON_INTERPRET", "1: kernels are interpreted, which is slow" if triton["interpret"] else "not set"),
         ("hub cache", hub["problem"] or hub["cache"]),
@@ -143,9 +139,8 @@ def show(report: dict[str, Any]) -> str:
     ]
     lines = [f"{name:<17} {value}" for name, value in rows] + ["", "Engines"]
     for engine in report["engines"]:
-        how = engine["remedy"] or engine["note"]
-        said = ("runs" if engine["runs"] else "does not run") + (f": {how}" if how else "")
-        lines.append(f"  {engine['name']:<12} {said}")
+        said = ["runs" if engine["runs"] else "does not run", engine["remedy"] or engine["note"]]
+        lines.append(f"  {engine['name']:<12} {': '.join(filter(None, said))}")
     verdict = "nanoinfer runs here." if report["runs"] else f"nanoinfer does not run here: {report['problem']}."
     return "\n".join([*lines, "", *batch_table(report["memory"]), "", verdict, ""])
 

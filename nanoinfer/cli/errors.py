@@ -1,7 +1,7 @@
 """What ends a command early: one sentence on standard error, and an exit code.
 
-The package refuses arguments with a `ValueError` of one sentence that names the Python argument. Here the sentence is
-kept, and the name becomes the option's.
+The package refuses arguments with a `ValueError` of one sentence that begins with the Python argument. Here the
+sentence is kept, and the name becomes the option's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import fields
+
+from nanoinfer.config import EngineConfig
+from nanoinfer.requests import SamplingParams
+from nanoinfer.serve.config import ServeConfig
+
+NAMES = {each.name for kind in (EngineConfig, SamplingParams, ServeConfig) for each in fields(kind)} - {"n"}
+NAMES |= {"model", "shard", "workers", "every"}
 
 
 class CommandError(Exception):
@@ -42,22 +49,16 @@ class PipeClosed(OutputFailed):
     code = 141  # what a program gets that SIGPIPE ended
 
 
-_OPTIONS = re.compile(
-    r"^(model|max_tokens|temperature|top_k|top_p|seed|stop|stop_token_id|engine|device|dtype|max_batch|max_graph_batch"
-    r"|max_len|threads|speculate|draft_tokens|tensor_parallel"
-    r"|replicas|port|queue|connections|max_body|max_prompt_tokens|max_rows|max_stops|max_stop_length"
-    r"|(?:request|body|stall|hang|drain)_timeout|api_key)s? "
-)
-
-
 @contextmanager
 def refusing(lines: bool = False) -> Iterator[None]:
     """A ValueError of the package becomes `Refused`. lines: prompts are lines, counted from 1."""
     try:
         yield
     except ValueError as error:
-        message = _OPTIONS.sub(lambda found: f"--{found[1].replace('_', '-')} ", str(error))
-        if lines:
+        message, (name, _, rest) = str(error), str(error).partition(" ")
+        if name in NAMES:
+            message = f"--{name.replace('_ids', '_id').replace('_', '-')} {rest}"
+        elif lines:
             message = re.sub(r"^prompt (\d+)", lambda found: f"line {int(found[1]) + 1}", message)
         raise Refused(message) from error
 
@@ -68,20 +69,17 @@ def explained(error: BaseException) -> CommandError:
         return error
     if isinstance(error, KeyboardInterrupt):
         return Stopped("stopped by Ctrl-C")
-    if hasattr(error, "format_message"):  # of typer's own errors, in any version of it
-        return Refused(_usage(error))
+    if hasattr(error, "format_message"):  # of typer's own errors, in any version of it; empty after a group's help
+        said: str = error.format_message()
+        words = "extra argument" in said and error.ctx.info_name == "generate"  # type: ignore[attr-defined]
+        return Refused(
+            said[:1].lower() + said[1:].removesuffix(".") + ": put a prompt of several words in quotes" * words
+        )
     if os.environ.get("NANOINFER_TRACEBACK"):
         traceback.print_exception(error)
     first = next(iter(str(error).strip().splitlines()), "").removesuffix(".")
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in first:
         remedy = "lower --max-batch or --max-len, or take a smaller model"
         return CommandError(f"out of memory ({first or 'host'}): {remedy}")
-    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    what = f"{type(error).__name__}: {first}".removesuffix(": ")
     return CommandError(f"{what} (NANOINFER_TRACEBACK=1 shows where)")
-
-
-def _usage(error: Any) -> str:
-    """Typer's sentence, with a word on what beginners most often mean; empty where it has printed a group's help."""
-    message: str = error.format_message()
-    prompt = "extra argument" in message and error.ctx.info_name == "generate"
-    return message[:1].lower() + message[1:].removesuffix(".") + ": put a prompt of several words in quotes" * prompt

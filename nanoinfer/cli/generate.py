@@ -3,71 +3,60 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from nanoinfer.cli import plugins
 from nanoinfer.cli.errors import Refused, refusing
-from nanoinfer.cli.options import BatchOptions, SamplingOptions, model_option, sampling_option, with_options, with_seeds
+from nanoinfer.cli.options import BATCH, ModelOptions, sampling_options, with_options, with_seeds
 from nanoinfer.cli.output import Writer, figures, json_line, show_stats, write_steps
-from nanoinfer.cli.prompts import check_lengths, from_argument, read_prompts
+from nanoinfer.cli.prompts import check_lengths, read_prompts
 from nanoinfer.cli.terminal import remark
 from nanoinfer.config import MAX_BATCH
-
-EPILOG = """\
-Examples:
-nanoinfer generate "Once upon a time" -m gpt2
-nanoinfer generate -f story.txt -n 200 --temperature 0.7 --seed 1
-echo "2, 4, 6," | nanoinfer generate -m gpt2 --greedy -n 9 --no-echo -q
-nanoinfer generate -f prompts.txt --lines --json > results.jsonl
-nanoinfer generate -- "-5 degrees"
-The line of figures goes to standard error.
-Exit code: 0 done, 1 failed, 2 refused, 130 stopped by Ctrl-C."""
+from nanoinfer.requests import SamplingParams
 
 DEFAULT_NOTE = "nanoinfer: this is `small`, the small model that ships; `-m gpt2` takes GPT-2 from the Hugging Face hub"
 
 
-@with_options
+@with_options(params=sampling_options("stop", "stop_token_ids", "ignore_eos"), model=BATCH)
 def generate(
-    prompt: Annotated[
-        str | None,
-        typer.Argument(help="The text to continue; standard input where it is missing or `-`.", metavar="PROMPT"),
-    ] = None,
+    prompt: str | None = None,
     *,
-    file: Annotated[str | None, typer.Option("--file", "-f", help="Read the prompt from this UTF-8 file.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Every line is a prompt of its own.")] = False,
-    echo: Annotated[bool, typer.Option(help="Print the prompt before its continuation.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt and line, for programs.")] = False,
-    show_steps: Annotated[
-        bool,
-        typer.Option(
-            "--show-steps",
-            help="Write the text when it is done, the tokens of each step in another colour; | between steps without.",
-        ),
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures and no remarks.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="The engine's counters besides.")] = False,
-    sampling: SamplingOptions,
-    stop: Annotated[list[str] | None, sampling_option(help="End before this text; may be given again.")] = None,
-    stop_token_id: Annotated[list[int] | None, sampling_option(help="End at this token; may be given again.")] = None,
-    ignore_eos: Annotated[bool, sampling_option("--ignore-eos", help="Go on past the end-of-text token.")] = False,
-    model: BatchOptions,
-    mine: Annotated[
-        Path | None,
-        model_option(
-            metavar="DIR", help="Run the functions of this course folder that pass their checks, beside the reference."
-        ),
-    ] = None,
+    file: str | None = None,
+    lines: bool = False,
+    echo: bool = True,
+    as_json: bool = False,
+    show_steps: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+    params: SamplingParams,
+    model: ModelOptions,
+    mine: Path | None = None,
 ) -> None:
     """Continue a text, printing it as it comes.
 
     The prompt is the argument, a file, or standard input (all of it, less one
     newline at its end; at most 16 MiB). With --lines each line is a prompt, and
     the texts come in order, each when it is done, under a heading ==> 1 <==.
+
+    prompt PROMPT: the text to continue; standard input where it is missing or `-`.
+    file: read the prompt from this UTF-8 file.
+    lines: every line is a prompt of its own.
+    echo: print the prompt before its continuation.
+    as_json: one JSON object a prompt and line, for programs.
+    show_steps: write the text when it is done, the tokens of each step in another colour; | between steps without.
+    quiet: no figures and no remarks.
+    verbose: the engine's counters besides.
+    mine DIR: run the functions of this course folder that pass their checks, beside the reference.
+
+    Examples:
+    nanoinfer generate "Once upon a time" -m gpt2
+    nanoinfer generate -f story.txt -n 200 --temperature 0.7 --seed 1
+    echo "2, 4, 6," | nanoinfer generate -m gpt2 --greedy -n 9 --no-echo -q
+    nanoinfer generate -f prompts.txt --lines --json > results.jsonl
+    nanoinfer generate -- "-5 degrees"
+    The line of figures goes to standard error.
+    Exit code: 0 done, 1 failed, 2 refused, 130 stopped by Ctrl-C.
     """
     if quiet and verbose:
         raise Refused("--quiet and --verbose contradict each other: give one of them")
@@ -77,20 +66,17 @@ def generate(
         warnings.simplefilter("ignore", RuntimeWarning)
     if show_steps and (lines or as_json or mine is not None):
         raise Refused("--show-steps is for one text and a reader: leave out --lines, --json and --mine")
-    stops = [from_argument(text) for text in stop or ()]
-    params = sampling.params(stop=stops, stop_token_ids=stop_token_id or (), ignore_eos=ignore_eos)
-    model.check()
     prompts = read_prompts(prompt, file, lines)
-    if len(prompts) < (model.max_batch or MAX_BATCH):  # the cache needs no more rows than there are prompts
-        model = replace(model, max_batch=len(prompts))
+    if len(prompts) < model.settings.get("max_batch", MAX_BATCH):  # the cache needs no more rows than there are prompts
+        model = model.but(max_batch=len(prompts))
     each = with_seeds(params, len(prompts))
-    check_lengths(prompts, lines, model.model_name, model.max_len)
+    check_lengths(prompts, lines, model.name, model.settings.get("max_len"))
     if mine is not None:
         with plugins.needing("generate --mine", plugins.EXTRAS["course"]):
             plugins.load("nanoinfer.generate", "mine")(mine, model, prompts, each, echo, quiet, verbose)
         return
     with model.load() as llm:
-        record = partial(json_line, prompts=prompts, model=model.model_name, llm=llm) if as_json else None
+        record = partial(json_line, prompts=prompts, llm=llm) if as_json else None
         writer = Writer(prompts, echo, record, progress=not quiet)
         with refusing(lines):
             pieces = llm.stream(prompts, each)

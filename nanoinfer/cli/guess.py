@@ -15,7 +15,6 @@ from nanoinfer.speculate.drafts import GivenDrafts
 from nanoinfer.text.stop import TextStream
 
 if TYPE_CHECKING:
-    from nanoinfer.engine.scores import Scored as Row
     from nanoinfer.llm import LLM
 
 HOW = "type a beginning, then guess the next words; Enter alone lets the model go on, /end leaves the text"
@@ -48,10 +47,7 @@ class GuessedText:
         drafts = self._drafter.token_ids = self._tokens_of(guess)
         brought, accepted = self.stats.draft_tokens, self.stats.accepted_tokens
         self.ended = True  # if the step fails
-        rows: list[Row] = []
-        while not rows:  # a long prompt takes several
-            rows = next(self._steps)
-        (row,) = rows
+        (row,) = next(rows for rows in self._steps if rows)  # a long prompt takes several steps
         new, self._new = row.token_ids[self._new :], len(row.token_ids)
         brought, accepted = self.stats.draft_tokens - brought, self.stats.accepted_tokens - accepted
         self.ended = row.ended
@@ -62,8 +58,9 @@ class GuessedText:
         wrong = f", not {self._tokenizer.decode(drafts[accepted : accepted + 1])!r}" * (accepted < brought)
         said = [f"{accepted} of {brought} right{wrong}"] * bool(brought)
         said += [f"the text has ended ({row.finish_reason})"] * row.ended
-        if self._right + self._wrong:
-            said.append(self._score())
+        if guesses := self._right + self._wrong:  # what follows a wrong guess had no chance: it does not count
+            score = f"so far {self._right} right, {self._wrong} wrong, alpha {self._right / guesses:.2f}"
+            said.append(f"{score}, {(self._new - 1) / self._turns:.2f} tokens a step")
         if said and not self.quiet:
             remark("; ".join(said))
 
@@ -88,9 +85,3 @@ class GuessedText:
         out.write("\n")
         self.text += "".join(texts)
         self.token_ids += new
-
-    def _score(self) -> str:
-        """How good the guesses were, and what they saved. What follows a wrong one had no chance: it does not count."""
-        alpha = self._right / (self._right + self._wrong)
-        speed = (self._new - 1) / self._turns
-        return f"so far {self._right} right, {self._wrong} wrong, alpha {alpha:.2f}, {speed:.2f} tokens a step"

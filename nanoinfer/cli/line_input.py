@@ -36,18 +36,11 @@ def typed(commands: Iterable[str]) -> Generator[str, None, None]:
     keys = KeyBindings()
     keys.add("enter")(lambda event: event.current_buffer.validate_and_handle())
     keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
-    session: PromptSession[str] = PromptSession(
-        "> ",
-        history=history(),
-        key_bindings=keys,
-        multiline=True,
-        prompt_continuation="  ",
-        completer=WordCompleter([f"/{name}" for name in commands], sentence=True),
-        complete_while_typing=False,
-    )
+    completer = WordCompleter([f"/{name}" for name in commands], sentence=True)
+    session: PromptSession[str] = PromptSession("> ", history=history(), key_bindings=keys, completer=completer)
     while True:
         try:
-            yield session.prompt()
+            yield session.prompt(multiline=True, prompt_continuation="  ", complete_while_typing=False)
         except KeyboardInterrupt:
             continue
         except EOFError:

@@ -1,4 +1,4 @@
-"""The options that `generate` and `shell` share, and the checks on them that need no torch.
+"""Options, made of signatures and docstrings: those of `EngineConfig`, `SamplingParams`, `ServeConfig` and of commands.
 
 A refused argument is answered before torch is imported, which takes seconds: sampling by `SamplingParams`, the rest
 here, as far as it can be known without loading anything.
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from nanoinfer import records
 from nanoinfer.cli.errors import CommandError, Refused, refusing
-from nanoinfer.config import LOOKUP, MAX_BATCH, NGRAM, EngineConfig
+from nanoinfer.cli.prompts import from_argument
+from nanoinfer.config import LOOKUP, NGRAM, EngineConfig
+from nanoinfer.docstrings import Told, described
 from nanoinfer.llm import DEFAULT_MODEL, LLM
 from nanoinfer.model.hub import HUB_NAMES, locate, random_config
 from nanoinfer.records import MAX_SEED
@@ -27,64 +31,90 @@ from nanoinfer.requests import SamplingParams
 if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2
 
-TEMPERATURE = 0.8  # pleasant to read rather than faithful, as is top-k 40, which GPT-2's own published samples used
-
-sampling_option = functools.partial(typer.Option, rich_help_panel="Sampling")
-model_option = functools.partial(typer.Option, rich_help_panel="Model and engine")
-
-
-def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command for typer: an argument that is a dataclass of options becomes one option for each of its fields."""
-    hints = get_type_hints(command)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    flat = []
-    for name in inspect.signature(command).parameters:
-        owner: Any = groups.get(name, command)
-        kinds, given = get_type_hints(owner, include_extras=True), inspect.signature(owner).parameters
-        for option in given if name in groups else [name]:
-            flat.append(given[option].replace(annotation=kinds[option], kind=inspect.Parameter.KEYWORD_ONLY))
-
-    @functools.wraps(command)
-    def run(**options: Any) -> Any:
-        for name, kind in groups.items():
-            with refusing():
-                options[name] = kind(**{field.name: options.pop(field.name) for field in fields(kind)})
-        return command(**options)
-
-    run.__annotations__ = {one.name: one.annotation for one in flat}
-    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-    return run
+TEMPERATURE, TOP_K = 0.8, 40  # pleasant to read rather than faithful; GPT-2's own published samples used top-k 40
+TYPES = {"int": int, "float": float, "bool": bool, "Path": Path, "str": str}
+SHORT = {"model": ["-m"], "file": ["-f"], "out": ["-o"], "quiet": ["-q"], "verbose": ["-v"]}
 
 
-@dataclass(frozen=True)
-class SamplingOptions:
-    """How the next token is chosen."""
+class Group(NamedTuple):
+    """Options that make one argument of a command."""
 
-    max_tokens: Annotated[int, sampling_option("--max-tokens", "-n", help="New tokens at most.")] = 128
-    temperature: Annotated[
-        float | None, sampling_option(help="Divides the logits; 0 is greedy.", show_default=str(TEMPERATURE))
-    ] = None
-    top_k: Annotated[int, sampling_option(help="Keep the K likeliest tokens; 0 keeps all.")] = 40
-    top_p: Annotated[float, sampling_option(help="Of those, the fewest that reach this probability; 1 keeps all.")] = (
-        1.0
-    )
-    greedy: Annotated[bool, sampling_option("--greedy", help="Always the likeliest token: temperature 0.")] = False
-    seed: Annotated[
-        int | None,
-        sampling_option(
-            help="The same seed gives the same text; prompt number i of --lines gets SEED + i - 1.",
-            show_default="a new one each time",
-        ),
-    ] = None
+    make: Callable[..., Any]
+    options: list[inspect.Parameter]
 
-    def params(self, **more: Any) -> SamplingParams:
-        """Checked sampling parameters. Refused for what contradicts or is out of range."""
-        if self.greedy and self.temperature:
-            what = f"--temperature {self.temperature:g}"
-            raise Refused(f"--greedy is temperature 0 and contradicts {what}: give one of them")
-        temperature = 0.0 if self.greedy else TEMPERATURE if self.temperature is None else self.temperature
-        with refusing():
-            return SamplingParams(self.max_tokens, temperature, self.top_k, self.top_p, self.seed, **more)
+
+def derived(owner: Any, *names: str, **more: Any) -> list[inspect.Parameter]:
+    """Return typer's options for these arguments of a function, or fields of a config.
+
+    more: arguments of `typer.Option`, for each of them.
+    """
+    arguments, (_, told, _) = inspect.signature(owner).parameters, described(owner)
+    return [_option(arguments[name], told.get(name, Told()), more) for name in names]  # python -OO has no docstrings
+
+
+def _option(given: inspect.Parameter, told: Told, more: dict[str, Any]) -> inspect.Parameter:
+    """Return the option, or the argument, that typer makes of one parameter."""
+    more = {"default": given.default, "help": told.help, "metavar": told.metavar, **more}
+    hint, default = str(given.annotation), more.pop("default")
+    kind: Any = next(TYPES[word] for word in re.findall(r"\w+", hint) if word in TYPES)
+    if many := "[" in hint:
+        kind, default = list[kind], None
+    if given.kind is given.POSITIONAL_OR_KEYWORD and "rich_help_panel" not in more:
+        made = typer.Argument(**more)
+    else:
+        name = given.name.removeprefix("as_").removesuffix("s" * many).replace("_", "-")
+        flags = [f"--{name}/--no-{name}" if default is True else f"--{name}", *SHORT.get(given.name, ())]
+        more["help"] += " May be given again." * many
+        made = typer.Option(*more.pop("flags", flags), **{"show_default": told.unset or True, **more})
+    kind = kind | None if default is None else kind
+    annotation: Any = Annotated[kind, made]
+    return given.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY, default=default)
+
+
+def with_options(**groups: Group) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a command for typer: each of its arguments becomes an option, or all those of its group."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        names = inspect.signature(command).parameters
+        flat = [each for name in names for each in (groups[name].options if name in groups else derived(command, name))]
+
+        @functools.wraps(command)
+        def run(**given: Any) -> Any:
+            for name, (make, options) in groups.items():
+                with refusing():
+                    given[name] = make(**{option.name: given.pop(option.name) for option in options})
+            return command(**given)
+
+        run.__annotations__ = {option.name: option.annotation for option in flat}
+        run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def sampling(
+    temperature: float | None, greedy: bool = False, seed: int | None = None, stop: Any = (), stop_token_ids: Any = (),
+    **given: Any,
+) -> SamplingParams:  # fmt: skip
+    """Return the checked parameters. Refused for what contradicts or is out of range.
+
+    greedy: always the likeliest token: temperature 0.
+    seed: the same seed gives the same text; prompt number i of --lines gets SEED + i - 1. None: a new one each time.
+    """
+    if greedy and temperature:
+        raise Refused(f"--greedy is temperature 0 and contradicts --temperature {temperature:g}: give one of them")
+    given["temperature"] = 0.0 if greedy else TEMPERATURE if temperature is None else temperature
+    stops = [from_argument(text) for text in stop or ()]
+    return SamplingParams(seed=seed, stop=stops, stop_token_ids=stop_token_ids or (), **given)
+
+
+def sampling_options(*ends: str) -> Group:
+    """Return the options of how the next token is chosen, and these that end a text."""
+    of = functools.partial(derived, records.SamplingParams, rich_help_panel="Sampling")
+    chosen = of("max_tokens", flags=["--max-tokens", "-n"])
+    chosen += of("temperature", default=None, show_default=str(TEMPERATURE)) + of("top_k", default=TOP_K) + of("top_p")
+    chosen += derived(sampling, "greedy", "seed", rich_help_panel="Sampling")
+    return Group(sampling, chosen + of(*ends))
 
 
 def with_seeds(params: SamplingParams, count: int) -> list[SamplingParams]:
@@ -110,113 +140,64 @@ def output_file(name: str | Path) -> Path:
 
 def check_model(name: str) -> None:
     """ValueError for a name that no model has; one on the hub is asked for when it is loaded."""
-    on_hub = name in HUB_NAMES or ("/" in name and name[0] not in "./~" and not Path(name).exists())
     if name.startswith("random:"):
         random_config(name)
-    elif not on_hub:
+    elif name not in HUB_NAMES and ("/" not in name or name[0] in "./~" or Path(name).exists()):
         locate(name, None)
 
 
-@dataclass(frozen=True)
 class ModelOptions:
-    """Which model runs where: arguments of an `LLM`."""
+    """A model, and what was chosen of its engine's settings: the arguments of an `LLM`.
 
-    model: Annotated[
-        str | None,
-        model_option(
-            "--model",
-            "-m",
-            metavar="MODEL",
-            help="small, which ships with the package; gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2, or"
-            " OWNER/NAME on the hub; a folder or .safetensors file (./gpt2 for a folder of that name); or random:gpt2.",
-            show_default=DEFAULT_MODEL,
-        ),
-    ] = None
-    revision: Annotated[str | None, model_option(help="Revision of a model on the hub.")] = None
-    engine: Annotated[str, model_option(help="Which chapter's engine; `doctor` lists them.")] = "auto"
-    device: Annotated[
-        str | None, model_option(help="cpu, cuda or cuda:N.", show_default="a GPU where there is one")
-    ] = None
-    dtype: Annotated[
-        str | None,
-        model_option(help="float32, bfloat16 or float16.", show_default="float32 on a CPU, 16 bits on a GPU"),
-    ] = None
-    max_len: Annotated[
-        int | None, model_option(help="Context in tokens, prompt included.", show_default="the model's own")
-    ] = None
-    threads: Annotated[
-        int | None, model_option(help="Threads of a step on a CPU.", show_default="what is fastest, tried as it runs")
-    ] = None
-    speculate: Annotated[
-        str | None,
-        model_option(
-            metavar="lookup|ngram|MODEL",
-            help="Who drafts the next tokens, so that a step verifies several: lookup, which takes what followed the"
-            " last time that the text went like this, ngram, which knows the small model's books as well, or a model as"
-            " --model takes it, of the same vocabulary.",
-            show_default="nobody",
-        ),
-    ] = None
-    draft_tokens: Annotated[
-        int | None, model_option(help="Drafts of a row in a step at most.", show_default=str(EngineConfig.draft_tokens))
-    ] = None
-    adaptive_drafts: Annotated[
-        bool,
-        model_option(
-            " /--all-drafts",
-            help="Bring as many drafts as there may be to every step.",
-            show_default="as many as are faster",
-        ),
-    ] = True
+    Refused for whatever can be seen to be wrong without torch and without looking inside a file.
 
-    @property
-    def model_name(self) -> str:
-        """The name of the model, the default's too."""
-        return DEFAULT_MODEL if self.model is None else self.model
+    model MODEL: a name: small, which ships with the package; gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2, or
+    OWNER/NAME on the hub; a folder or .safetensors file (./gpt2 for a folder of that name); or random:gpt2. None:
+    small.
+    revision: revision of a model on the hub.
+    """
 
-    def check(self) -> None:
-        """Refused for whatever can be seen to be wrong without torch and without looking inside a file."""
-        if self.revision == "":
+    def __init__(self, model: str | None = None, revision: str | None = None, **settings: Any) -> None:
+        self.model, self.name = model, DEFAULT_MODEL if model is None else model
+        self.settings = {name: value for name, value in settings.items() if value is not None}
+        if revision == "":
             raise Refused("--revision must name a branch, a tag or a commit, but is empty")
-        if self.speculate is None and (self.draft_tokens is not None or not self.adaptive_drafts):
-            raise Refused(f"--{'all-drafts' if self.draft_tokens is None else 'draft-tokens'} needs --speculate")
+        for name, option in (("draft_tokens", "draft-tokens"), ("adaptive_drafts", "all-drafts")):
+            if name in self.settings and "speculate" not in self.settings:
+                raise Refused(f"--{option} needs --speculate")
         with refusing():
-            EngineConfig(**{name: value for name, value in self.settings.items() if name != "revision"})
-            check_model(self.model_name)
-            if self.speculate and self.speculate not in (LOOKUP, NGRAM):
-                check_model(self.speculate)
+            EngineConfig(**self.settings)
+            check_model(self.name)
+            if self.settings.get("speculate", LOOKUP) not in (LOOKUP, NGRAM):
+                check_model(self.settings["speculate"])
+        if revision is not None:
+            self.settings["revision"] = revision
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What is given besides the model, by the names that `LLM` knows."""
-        return {name: value for name, value in asdict(self).items() if value is not None and name != "model"}
+    def but(self, **changed: Any) -> ModelOptions:
+        """Return the same with some of it changed."""
+        return ModelOptions(**{"model": self.model, **self.settings, **changed})
 
-    def load(self, loaded: GPT2 | None = None, replicas: int = 1) -> LLM:
+    def load(self, weights: GPT2 | None = None) -> LLM:
         """The LLM, over weights that are loaded already or its own; imports torch. Refused where there is none."""
-        self.check()
         try:
             import torch  # noqa: F401  to tell a broken torch from a refused argument
         except Exception as error:
             raise CommandError(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
-        given = self.settings | {"replicas": replicas}
-        if loaded is not None:  # it lies on its device already, in its dtype
-            given = {name: value for name, value in given.items() if name not in ("device", "dtype", "revision")}
+        given = dict(self.settings)
+        for name in () if weights is None else ("device", "dtype", "revision"):  # loaded weights have theirs
+            given.pop(name, None)
         with refusing():
-            return LLM(self.model if loaded is None else loaded, **given)
+            return LLM(self.model if weights is None else weights, **given)
 
 
-@dataclass(frozen=True)
-class BatchOptions(ModelOptions):
-    """Those of a model that runs several prompts at once."""
-
-    max_batch: Annotated[
-        int | None, model_option(help="Rows that run at once.", show_default=f"{MAX_BATCH}, or as many as fit")
-    ] = None
-    max_graph_batch: Annotated[
-        int | None,
-        model_option(
-            help="Rows of the largest captured step, of the engines with graphs; 0 captures nothing.",
-            show_default="what memory allows",
-        ),
-    ] = None
-    tensor_parallel: Annotated[int, model_option(help="GPUs that hold the model together, or processes on a CPU.")] = 1
+engine_options = functools.partial(derived, rich_help_panel="Model and engine")
+chosen_drafts = engine_options(EngineConfig, "speculate", metavar=f"{LOOKUP}|{NGRAM}|MODEL")
+chosen_drafts += engine_options(EngineConfig, "draft_tokens", default=None, show_default=str(EngineConfig.draft_tokens))
+chosen_drafts += engine_options(
+    EngineConfig, "adaptive_drafts", default=None, flags=[" /--all-drafts"], show_default="as many as are faster",
+    help="Bring as many drafts as there may be to every step.",
+)  # fmt: skip
+one_row = engine_options(ModelOptions, "model", "revision")
+one_row += engine_options(EngineConfig, "engine", "device", "dtype", "max_len", "threads") + chosen_drafts
+MODEL = Group(ModelOptions, one_row)
+BATCH = Group(ModelOptions, one_row + engine_options(EngineConfig, "max_batch", "max_graph_batch", "tensor_parallel"))

@@ -1,4 +1,4 @@
-"""Commands of other packages: `course`, `read` and `bench`, found by their entry points.
+"""Commands of other packages: `course`, `read`, `rung` and `bench`, found by their entry points.
 
 An entry point of the group `nanoinfer.commands` is a function that adds its command to a typer app. The engine knows
 their names and the extras that bring what they need, and imports one only where it or `--help` is asked for.

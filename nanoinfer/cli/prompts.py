@@ -21,8 +21,8 @@ def read_prompts(argument: str | None, file: str | None, lines: bool) -> list[st
     if argument not in (None, "-"):
         text, name = from_argument(argument), "the prompt"
     else:
-        name = "standard input" if file in (None, "-") else file
-        text = _decode(_read_stdin() if file in (None, "-") else _read_file(file), name)
+        name = "standard input" if file in (None, "-") else str(file)
+        text = _decode(_read(file), name)
     text = text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
     if not text:
         raise Refused(f"{name} is empty: a prompt must have at least one character")
@@ -43,18 +43,18 @@ def from_argument(text: str) -> str:
         return _decode(os.fsencode(text), "the argument")
 
 
-def _read_stdin() -> bytes:
-    if sys.stdin is None:
-        raise Refused("there is no prompt, and standard input is closed: give a prompt as an argument")
-    if is_terminal(sys.stdin):
-        remark("nanoinfer: type the prompt and end it with Ctrl-D on a line of its own (Windows: Ctrl-Z, Enter)")
-    return sys.stdin.buffer.read((LIMIT_MIB << 20) + 1)
-
-
-def _read_file(name: str) -> bytes:
+def _read(name: str | None) -> bytes:
+    """The bytes of a file, or of standard input, and one too many where there are too many."""
+    most = (LIMIT_MIB << 20) + 1
+    if name in (None, "-"):
+        if sys.stdin is None:
+            raise Refused("there is no prompt, and standard input is closed: give a prompt as an argument")
+        if is_terminal(sys.stdin):
+            remark("nanoinfer: type the prompt and end it with Ctrl-D on a line of its own (Windows: Ctrl-Z, Enter)")
+        return sys.stdin.buffer.read(most)
     try:
-        with Path(name).expanduser().open("rb") as file:
-            return file.read((LIMIT_MIB << 20) + 1)
+        with Path(str(name)).expanduser().open("rb") as file:
+            return file.read(most)
     except IsADirectoryError:
         raise Refused(f"{name} is a folder: --file reads one text file") from None
     except OSError as error:

@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nanoinfer.cli.errors import Refused, explained, refusing
-from nanoinfer.cli.options import BatchOptions, with_options
+from nanoinfer.cli.options import BATCH, Group, ModelOptions, derived, with_options
 from nanoinfer.cli.plugins import needing
 from nanoinfer.cli.terminal import remark
-from nanoinfer.serve.config import KEY_VARIABLE, ServeConfig, is_loopback
+from nanoinfer.serve.config import BOUNDS, KEY_VARIABLE, ServeConfig, is_loopback
 from nanoinfer.serve.processes import kill_all
 
-EPILOG = f"""\
-Examples:
-nanoinfer serve
-nanoinfer serve -m gpt2 --port 8080 --max-batch 256
-nanoinfer serve -m gpt2-xl --tensor-parallel 2 --replicas 2
-{KEY_VARIABLE}=secret nanoinfer serve --host 0.0.0.0
-curl localhost:8000/v1/completions -d '{{"model": "small", "prompt": "Once upon a time"}}'
-Standard output has one JSON object a line: when it listens, when it is ready, each request.
-Exit code: 0 after SIGTERM or Ctrl-C, 1 where the engine has died, 2 refused, 130 after a second Ctrl-C."""
+placed = partial(derived, ServeConfig, rich_help_panel="Server")
+SERVER = Group(
+    ServeConfig,
+    placed("host", "port")
+    + placed("api_key", envvar=KEY_VARIABLE, show_default=False)
+    + placed("name", "replicas", "watch", "watch_texts", "classroom")
+    + derived(ServeConfig, *BOUNDS, rich_help_panel="Bounds"),
+)
 
 
-@with_options
-def serve(*, server: ServeConfig, model: BatchOptions) -> None:
+@with_options(server=SERVER, model=BATCH)
+def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     """Serve completions over HTTP, in the shape of OpenAI's API.
 
     It listens at once: /live answers while the model loads, /health says when it
     is ready, /metrics is for Prometheus. What is bounded, and what a key does not
     protect: chapters/SERVING.md.
+
+    Examples:
+    nanoinfer serve
+    nanoinfer serve -m gpt2 --port 8080 --max-batch 256
+    nanoinfer serve -m gpt2-xl --tensor-parallel 2 --replicas 2
+    NANOINFER_API_KEY=secret nanoinfer serve --host 0.0.0.0
+    curl localhost:8000/v1/completions -d '{"model": "small", "prompt": "Once upon a time"}'
+    Standard output has one JSON object a line: when it listens, when it is ready, each request.
+    Exit code: 0 after SIGTERM or Ctrl-C, 1 where the engine has died, 2 refused, 130 after a second Ctrl-C.
     """
-    model.check()
-    if server.watch_texts and not server.watch:
-        raise Refused("--watch-texts needs --watch")
-    if server.classroom and not server.watch:
-        raise Refused("--classroom needs --watch")
+    for option, wanted in (("--watch-texts", server.watch_texts), ("--classroom", server.classroom)):
+        if wanted and not server.watch:
+            raise Refused(f"{option} needs --watch")
     if server.api_key is None and KEY_VARIABLE in os.environ:  # typer takes an empty variable for none
         raise Refused(f"{KEY_VARIABLE} is empty: set it to a key, or unset it")
     if server.classroom and not is_loopback(server.host):
@@ -54,54 +61,39 @@ def serve(*, server: ServeConfig, model: BatchOptions) -> None:
         raise Refused(f"cannot listen at {server.host}, port {server.port}: {error.strerror or error}") from error
     if not is_loopback(server.host) and server.api_key is None:
         remark(f"nanoinfer: anybody who can reach {server.host} may use this server: set {KEY_VARIABLE}")
-    remark(f"nanoinfer: {model.model_name} at {run.url_of(listening)}, Ctrl-C ends it")
+    remark(f"nanoinfer: {model.name} at {run.url_of(listening)}, Ctrl-C ends it")
     if server.watch and server.replicas > 1:
         remark(f"nanoinfer: the page shows one of the {server.replicas} engines, the first that is alive")
-    cause = run.serve(
-        lambda: load(model, server.replicas),
-        server,
-        short_name(model.model_name),
-        listening,
-        stopper=stopper,
-        on_loaded=add_watch(server),
-    )
-    if cause is not None:
-        known = explained(cause)
-        remark(f"nanoinfer: the engine has died: {known}" if known.code == 1 else f"nanoinfer: {known}")
-    leave(0 if cause is None else known.code)
+    make, add = partial(load, model, server.replicas), partial(add_watch, server)
+    cause = run.serve(make, server, short_name(model.name), listening, stopper=stopper, on_loaded=add)
+    ended = None if cause is None else explained(cause)
+    if ended:
+        remark(f"nanoinfer: {'the engine has died: ' * (ended.code == 1)}{ended}")
+    # End now, and leave no process behind: a thread that still loads a model would be waited for.
+    kill_all()
+    sys.stderr.flush()
+    os._exit(ended.code if ended else 0)
 
 
-def load(model: BatchOptions, replicas: int) -> Any:
+def load(model: ModelOptions, replicas: int) -> Any:
     """The engine, in a process of its own, or several; it returns when the model is loaded."""
     from nanoinfer.async_llm import AsyncLLM
     from nanoinfer.serve.engine_process import ProcessLLM
 
+    make: Any = ProcessLLM if replicas == 1 else partial(AsyncLLM, replicas=replicas)
     with refusing():
-        if replicas > 1:
-            return AsyncLLM(model.model, replicas=replicas, **model.settings)
-        return ProcessLLM(model.model, **model.settings)
+        return make(model.model, **model.settings)
 
 
-def add_watch(server: ServeConfig) -> Any:
-    """What is to be done with application and engine, once there is one: the page, where it is asked for."""
+def add_watch(server: ServeConfig, app: Any, llm: Any) -> None:
+    """Put the page in front of the engine, where it is asked for."""
+    if server.watch:
+        from nanoinfer.serve.watch import add_watch as add_page
 
-    def add(app: Any, llm: Any) -> None:
-        if server.watch:
-            from nanoinfer.serve.watch import add_watch
-
-            add_watch(app, llm, server)
-
-    return add
+        add_page(app, llm, server)
 
 
 def short_name(model: str) -> str:
     """What clients call it: of a folder or file its last part, since the rest is nobody's business."""
     path = Path(model).expanduser()
     return path.stem if path.suffix == ".safetensors" else path.name if path.exists() else model
-
-
-def leave(code: int) -> None:
-    """End now, and leave no process behind: a thread that still loads a model would be waited for."""
-    kill_all()
-    sys.stderr.flush()
-    os._exit(code)

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from nanoinfer.cli.errors import CommandError, Refused, refusing
-from nanoinfer.cli.options import BatchOptions, SamplingOptions, output_file, with_options, with_seeds
+from nanoinfer.cli.options import BATCH, ModelOptions, output_file, sampling_options, with_options, with_seeds
 from nanoinfer.cli.prompts import from_argument, read_prompts
 from nanoinfer.cli.terminal import remark
+from nanoinfer.config import RECIPES
+from nanoinfer.records import Bounds
 from nanoinfer.requests import Request, SamplingParams
+from nanoinfer.serve.recording import as_html
 
 if TYPE_CHECKING:
     from nanoinfer.llm import LLM
     from nanoinfer.serve.events import Event
-
-EPILOG = """\
-Examples:
-nanoinfer watch
-nanoinfer watch "Once upon a time" "There was a cat" -o two.html --texts
-nanoinfer watch -f prompts.txt --every 4 --kv-blocks 40 -m gpt2
-Open the file in any browser; it needs no network. #step=12 behind its address shows step 12."""
 
 BEGINNINGS = (
     "Once upon a time there was a little village by the sea. The people who lived there were kind, and every evening"
@@ -42,56 +34,60 @@ ENDS = (
 DEMO = {"max_batch": 6, "max_batched_tokens": 64, "prefill_chunk": 40, "kv_blocks": 30}
 
 
-@with_options
+@with_options(params=sampling_options(), model=BATCH)
 def watch(
-    prompt: Annotated[
-        list[str] | None, typer.Argument(help="Texts to continue; a demo where there is none.", metavar="PROMPT...")
-    ] = None,
+    prompt: list[str] | None = None,
     *,
-    file: Annotated[str | None, typer.Option("--file", "-f", help="Each line of this UTF-8 file is a prompt.")] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", parser=output_file, metavar="FILE", help="The file to write.")
-    ] = Path("watch.html"),
-    texts: Annotated[
-        bool, typer.Option("--texts", help="It shows prompts and texts; those of the demo always.")
-    ] = False,
-    every: Annotated[
-        float, typer.Option(help="Steps from one arrival to the next, on average; 0 is all at once.")
-    ] = 0.0,
-    kv_blocks: Annotated[
-        int | None, typer.Option(help="Blocks of the pool.", show_default="what the rows need")
-    ] = None,
-    sampling: SamplingOptions,
-    model: BatchOptions,
+    file: str | None = None,
+    out: str = "watch.html",
+    texts: bool = False,
+    every: float = 0.0,
+    kv_blocks: int | None = None,
+    params: SamplingParams,
+    model: ModelOptions,
 ) -> None:
-    """Record a run step by step, into one HTML file of at most 1 MB."""
+    """Record a run step by step, into one HTML file of at most 1 MB.
+
+    prompt PROMPT...: texts to continue; a demo where there is none.
+    file: each line of this UTF-8 file is a prompt.
+    out FILE: the file to write.
+    texts: it shows prompts and texts; those of the demo always.
+    every: steps from one arrival to the next, on average; 0 is all at once.
+    kv_blocks: blocks of the pool. None: what the rows need.
+
+    Examples:
+    nanoinfer watch
+    nanoinfer watch "Once upon a time" "There was a cat" -o two.html --texts
+    nanoinfer watch -f prompts.txt --every 4 --kv-blocks 40 -m gpt2
+    Open the file in any browser; it needs no network. #step=12 behind its address shows step 12.
+    """
     if prompt and file is not None:
         raise Refused("there are prompts as arguments and --file: give one of them")
-    if not 0 <= every <= 1000:
-        raise Refused(f"--every must be from 0 to 1000, not {every:g}")
-    if not out.parent.is_dir():
-        raise Refused(f"'{out}' cannot be written: its folder does not exist")
-    demo = not prompt and file is None
-    params = sampling.params()
-    prompts = (
-        read_prompts(None, file, lines=True) if file is not None else [from_argument(text) for text in prompt or ()]
-    )
-    model.check()
-    random = Random(params.seed if params.seed is not None else 1)
-    settings: dict[str, Any] = {} if kv_blocks is None else {"kv_blocks": kv_blocks}
+    with refusing():
+        Bounds("float32", 0, 1000, "from 0 to 1000").check("every", every)
+    page = output_file(out)
+    if not page.parent.is_dir():
+        raise Refused(f"'{page}' cannot be written: its folder does not exist")
+    random = Random(1 if params.seed is None else params.seed)
+    demo, given = not prompt and file is None, {"kv_blocks": kv_blocks}
     if demo:
         prompts, each, arrivals = demonstration(random)
-        settings = DEMO | settings
-        model = replace(model, max_batch=model.max_batch or DEMO["max_batch"])
+        given = DEMO | {name: value for name, value in (model.settings | given).items() if value is not None}
     else:
+        prompts = [from_argument(text) for text in prompt] if prompt else read_prompts(None, file, lines=True)
         each = with_seeds(params, len(prompts))
         arrivals = [0, *accumulate(random.expovariate(1 / every) if every else 0 for _ in prompts[1:])]
-    with loaded(model, settings) as llm:
+    with over_pages(model.but(**given)).load() as llm:
         with refusing(file is not None):
             requests = llm.requests(prompts, each)
         began = time.perf_counter()
-        write(out, list(recorded(llm, requests, arrivals, texts or demo)), f"{model.model_name}, engine {llm.engine}")
-        remark(f"nanoinfer: {out} has {len(requests)} requests, run in {time.perf_counter() - began:.1f} s")
+        events = list(recorded(llm, requests, arrivals, texts or demo))
+        seconds = time.perf_counter() - began
+        try:
+            page.write_text(as_html(events, f"{model.name}, engine {llm.engine}"), encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"{page} cannot be written: {error.strerror or error}") from None
+        remark(f"nanoinfer: {page} has {len(requests)} requests, run in {seconds:.1f} s")
 
 
 def demonstration(random: Random) -> tuple[list[str], list[SamplingParams], list[float]]:
@@ -101,20 +97,18 @@ def demonstration(random: Random) -> tuple[list[str], list[SamplingParams], list
     return prompts, each, [0, 0, *accumulate(random.choice([0, 1, 3, 9]) for _ in prompts[2:])]
 
 
-def loaded(model: BatchOptions, settings: dict[str, Any]) -> LLM:
-    """The LLM, over pages that are shared where nobody has chosen another engine."""
-    from nanoinfer.config import RECIPES
-    from nanoinfer.devices import choose_device, has_triton
-    from nanoinfer.llm import LLM
+def over_pages(model: ModelOptions) -> ModelOptions:
+    """The options for pages that are shared, where no other engine is chosen."""
+    from nanoinfer.devices import choose_device
+    from nanoinfer.kernels.available import has_triton
 
-    with refusing():
-        given = settings | model.settings
-        if model.engine == "auto":
-            on_gpu = choose_device(model.device).type == "cuda" and has_triton()
-            given["engine"] = "paged-graph" if on_gpu else "paged"
-        if RECIPES[given["engine"]].cache == "paged":
-            given |= {"prefix_caching": True, "preemption": True}
-        return LLM(model.model, **{name: value for name, value in given.items() if name != "model"})
+    engine = model.settings["engine"]
+    if engine == "auto":
+        with refusing():
+            on_gpu = choose_device(model.settings.get("device")).type == "cuda" and has_triton()
+        engine = "paged-graph" if on_gpu else "paged"
+    shares = RECIPES[engine].cache == "paged"
+    return model.but(engine=engine, **{"prefix_caching": True, "preemption": True} if shares else {})
 
 
 def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], texts: bool) -> Iterator[Event]:
@@ -138,13 +132,3 @@ def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], t
             found.clear()
     finally:
         engine.observer = None
-
-
-def write(out: Path, events: Sequence[Event], title: str) -> None:
-    """Write the file. CommandError where it cannot be."""
-    from nanoinfer.serve.recording import as_html
-
-    try:
-        out.write_text(as_html(events, title), encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"{out} cannot be written: {error.strerror or error}") from None

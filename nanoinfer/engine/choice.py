@@ -6,22 +6,21 @@ the forwards serves is computed operation by operation, as in chapter 4, and cou
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from nanoinfer.engine.forward import Forward
-from nanoinfer.engine.graphs import CapturedStep, GraphEngine, Key, Replayable, _free_bytes, in_a_line
+from nanoinfer.engine.graphs import CapturedStep, GraphEngine, Key, OnCapture, Replayable, _free_bytes, in_a_line
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 
 OP_BY_OP = "op by op"
+NULL = 0  # the block that no row owns, as in cache/captured.py
 ROUNDS, REPLAYS = 5, 8  # in which the ways take turns
 Forwards = Callable[[GPT2, Any, BatchState], Sequence[Forward]]
 
@@ -51,33 +50,21 @@ class ChoosingEngine(GraphEngine):
             forward.refresh()
 
     @torch.inference_mode()
-    def _capture(self, keys: Sequence[Key], on_capture: Callable[[int, int], None] | None = None) -> None:
+    def _capture(self, keys: Sequence[Key], on_capture: OnCapture = lambda done, of: None) -> None:
         """Operation by operation first, then by each forward that serves."""
         if not self.forwards:
             super()._capture(keys, on_capture)
             return
-        tell, count = on_capture or (lambda done, of: None), len(keys)
-        super()._capture(keys, lambda done, of: tell(done, 2 * of))
+        count = len(keys)
+        super()._capture(keys, lambda done, of: on_capture(done, 2 * of))
         began, free = time.perf_counter(), _free_bytes(self.state.token.device)
-        with self._all_padding():
+        with self.all_padding():
             for done, key in enumerate(keys, start=1):
                 if key.columns == 1 and key in self.graphs:
                     self._choose(key)
-                tell(count + done, 2 * count)
+                on_capture(count + done, 2 * count)
         self.stats.capture_s += time.perf_counter() - began
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
-
-    @contextmanager
-    def _all_padding(self) -> Iterator[None]:
-        """Meanwhile no row is live."""
-        saved = self.state.integers.clone(), self.state.floats.clone()
-        self.state.free(slice(0, len(self.state.token)))
-        gc.collect()  # as in `GraphEngine._capture`
-        try:
-            yield
-        finally:
-            self.state.integers.copy_(saved[0])
-            self.state.floats.copy_(saved[1])
 
     def _choose(self, key: Key) -> None:
         """Record the step in all ways that serve it, and keep one of them."""
@@ -99,7 +86,7 @@ class ChoosingEngine(GraphEngine):
         if not (made and self.pinned):
             made[OP_BY_OP] = self.graphs[key].graph
         name = self._fastest(key, made) if len(made) > 1 else next(iter(made))
-        self.graphs[key] = replace(self.graphs[key], graph=made[name])
+        self.graphs[key] = self.graphs[key]._replace(graph=made[name])
         first_name = self.forwards[0].name
         self.names[key] = name if name == first_name else f"{name}: {reason or f'faster than {first_name}'}"
 
@@ -108,7 +95,7 @@ class ChoosingEngine(GraphEngine):
         position, best = self.cache.max_len // 2, dict.fromkeys(made, float("inf"))
         self.state.position[: key.rows] = position
         self.state.row[: key.rows] = torch.arange(key.rows, device=self.state.row.device)
-        with self.cache.scattered(key.rows, position):
+        with scattered(self.cache, key.rows, position):
             for _ in range(ROUNDS):
                 best = {name: min(best[name], self._seconds(graph)) for name, graph in made.items()}
         self.state.free(slice(0, key.rows))
@@ -124,3 +111,17 @@ class ChoosingEngine(GraphEngine):
             graph.replay()
         self.state.token[0].item()
         return (time.perf_counter() - began) / REPLAYS
+
+
+@contextmanager
+def scattered(cache: Any, rows: int, position: int) -> Iterator[None]:
+    """For timing: rows 0..rows-1 read blocks all over the pool, as texts do, and write into the null block."""
+    saved, (_, width) = cache.tables.clone(), cache.tables.shape
+    each = torch.arange(rows * width, device=cache.tables.device, dtype=torch.int32).view(rows, width)
+    cache.tables[:rows] = 1 + each % (cache.k.shape[1] - 1)
+    cache.tables[:rows, position // cache.block_size] = NULL
+    try:
+        yield
+    finally:
+        cache.tables.copy_(saved)
+        cache.k[:, NULL], cache.v[:, NULL] = 0, 0  # what was read may have been anything

@@ -6,6 +6,8 @@ nothing to wait for.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ from nanoinfer.engine import sampling
 SPARE = 64  # ids beyond the largest top_k that are looked at, in case several tie with the last one kept
 
 
-def sample_filtered(logits: Tensor, rows: sampling.Parameters) -> Tensor:
+def sample_filtered(logits: Tensor, rows: Any) -> Tensor:
     """As `sampling.sample_filtered`: logits (B, V) and their rows -> next tokens (B,) int64."""
     sampled = rows.temperature > 0
     top_k = torch.where(sampled, rows.top_k, 1)  # (B,) a greedy row needs its highest id
@@ -32,7 +34,7 @@ def sample_filtered(logits: Tensor, rows: sampling.Parameters) -> Tensor:
     return torch.where(best, ids, last).amin(-1)  # among equals the lowest id
 
 
-def noise(rows: sampling.Parameters, ids: Tensor) -> Tensor:
+def noise(rows: Any, ids: Tensor) -> Tensor:
     """What `sampling.gumbel` gives the ids (B, n) of each row: (B, n) float32."""
     bits = sampling.random_bits(rows.seed[:, None], rows.step[:, None], ids)
     u = ((bits | 1).float() * 2.0**-32).clamp(max=1 - 2.0**-24)

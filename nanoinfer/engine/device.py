@@ -13,49 +13,39 @@ import torch
 from torch import Tensor
 
 from nanoinfer.engine.engine import Engine, Sequence, Work
-from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
-from nanoinfer.engine.state import BatchState, upload
+from nanoinfer.engine.samplers import SAMPLERS, Sampler, cheapest
+from nanoinfer.engine.state import BatchState, Begun, upload
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.records import SamplingParams
-
-
-class Begun(NamedTuple):
-    """A sequence that gets a row of the state. step: how many tokens it has generated before."""
-
-    slot: int
-    seed: int
-    step: int
-    params: SamplingParams
 
 
 class Launch(NamedTuple):
     """All that the device is told of a step."""
 
-    sources: list[int]  # slots of sequences that move
+    sources: list[int]  # rows of sequences that move
     targets: list[int]  # where they move to
-    live: int  # slots 0..live-1 hold sequences; the others are padding
+    live: int  # rows 0..live-1 hold sequences; the others are padding
     begun: list[Begun]
-    news: list[tuple[int, int, int]]  # entries of block tables: slot, column, block
+    news: list[tuple[int, int, int]]  # entries of block tables: row, column, block
     prefill: Prefill | None  # None: a decode step
-    context: int  # tokens of the longest sequence, this step's included
+    context: int  # of a decode step: tokens of the longest sequence, the newest included
     sampler: int  # the cheapest of `Samplers` that serves all
 
 
 class DeviceEngine(Engine):
-    """An `Engine` with its state on the device. Live sequences have slots 0..n-1, so a step runs the first n rows."""
+    """An `Engine` with its state on the device. Live sequences have rows 0..n-1, so a step runs the first n rows."""
 
     prefill_step = staticmethod(prefill_step)
     cache: Any  # of chapter 4's caches
 
-    def __init__(self, model: GPT2, cache: Any, max_batch: int, *, samplers: Samplers = SAMPLERS) -> None:
+    def __init__(self, model: GPT2, cache: Any, max_batch: int, *, samplers: Any = SAMPLERS) -> None:
         super().__init__(model, cache, max_batch)
         self.samplers, self.max_batch = samplers, max_batch
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
         self.live = 0  # rows of the state that are no padding
         self.kinds: dict[Sequence, int] = {}  # of those that have a row, which of the samplers each needs
-        self.free.sort(reverse=True)  # the lowest free slot is given first
+        self.free.sort(reverse=True)  # the lowest free row is given first
 
     def run(self, work: list[Work]) -> list[int]:
         step = self.pack(work)
@@ -75,54 +65,50 @@ class DeviceEngine(Engine):
         self.place(Launch([], [], 0, [], [], None, 0, 0))
 
     def pack(self, work: list[Work]) -> Launch:
-        """Put a step into integers. The host's part of it is done here: slots, `cached`, the cache's own lists."""
+        """Put a step into integers. The host's part of it is done here: rows, `cached`, the cache's own lists."""
         sources, targets = self.close_gaps()
-        begun = [s for s, _, _ in work if s not in self.kinds] if len(self.kinds) < len(self.running) else []
+        begun = self.running[len(self.kinds) :]
         for s in begun:
             self.kinds[s] = self.kind(s)
         for s, start, count in work:
             s.cached = start + count
+        prefill = self.prefill_of(work, begun)
         return Launch(
-            sources,
-            targets,
-            live=len(self.running),
-            begun=[self.begun(s) for s in begun],
-            news=self.cache.news(work),
-            prefill=self.prefill_of(work, begun),
-            context=max([start + count for _, start, count in work]),
+            sources, targets, live=len(self.running), begun=[self.begun(s) for s in begun], news=self.cache.news(work),
+            prefill=prefill, context=0 if prefill else 1 + max([start for _, start, _ in work]),
             sampler=max(self.kinds.values()),
-        )
+        )  # fmt: skip
 
     def kind(self, s: Sequence) -> int:
         """The cheapest of `Samplers` that serves a sequence."""
-        return 0 if s.params.greedy else 2 if s.params.filters else 1
+        return cheapest(s.params)
 
     def begun(self, s: Sequence) -> Begun:
         """What the device is told of a sequence that gets a row."""
-        return Begun(s.slot, s.request.seed, s.generated, s.params)
+        return Begun(s.row, s.request.seed, s.generated, s.params)
 
     def prefill_of(self, work: list[Work], begun: list[Sequence]) -> Prefill | None:
         """The tokens that the host brings: those of sequences that begin."""
-        chunks = [Chunk(s.slot, start, s.tokens[start : start + count]) for s, start, count in work if begun]
+        chunks = [Chunk(s.row, start, s.tokens[start : start + count]) for s, start, count in work if begun]
         return Prefill(chunks) if chunks else None
 
     def close_gaps(self) -> tuple[list[int], list[int]]:
-        """Move the last sequences into the slots that were left. Returns from where, and to where."""
+        """Move the last sequences into the rows that were left. Returns from where, and to where."""
         n = len(self.running)
         if len(self.free) == 0 or self.free[-1] >= n:
             return [], []
-        gaps = [slot for slot in self.free if slot < n][::-1]
-        moved = [s for s in self.running if s.slot >= n]
-        sources = [s.slot for s in moved]
-        for s, slot in zip(moved, gaps, strict=True):
-            s.slot = slot
+        gaps = [row for row in self.free if row < n][::-1]
+        moved = [s for s in self.running if s.row >= n]
+        sources = [s.row for s in moved]
+        for s, row in zip(moved, gaps, strict=True):
+            s.row = row
         self.free = list(range(n, self.max_batch))[::-1]
         self.cache.rename(sources, gaps)
         return sources, gaps
 
     def places(self, work: list[Work], step: Launch) -> list[int]:
         """Where the token of each sequence stands among those of a step."""
-        return list(range(len(work))) if step.prefill else [s.slot for s, _, _ in work]
+        return list(range(len(work))) if step.prefill else [s.row for s, _, _ in work]
 
     @torch.inference_mode()
     def launch(self, step: Launch) -> Tensor:
@@ -139,19 +125,21 @@ class DeviceEngine(Engine):
         Steps in flight may still write for a sequence that has left. They were launched before whatever its room is
         given to next, and a stream runs in order.
         """
-        device = self.state.token.device
         if step.sources:
-            source, target = upload([step.sources, step.targets], torch.int64, device)
-            self.state.move(source, target)
-            self.cache.move(source, target)
+            self.move(*upload([step.sources, step.targets], torch.int64, self.state.token.device))
         if step.live < self.live:
             self.state.free(slice(step.live, self.live))
             self.cache.vacate(slice(step.live, self.live))
         self.live = step.live
         if step.begun:
-            self.cache.begin(self.state.admit([b.slot for b in step.begun], step.begun, [b.step for b in step.begun]))
+            self.cache.begin(self.state.admit(step.begun))
         if step.news:
             self.cache.update(step.news)
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Move rows `sources` (n,) to `targets` (n,), which are free."""
+        self.state.move(sources, targets)
+        self.cache.move(sources, targets)
 
     def prefill(self, prefill: Prefill, sampler: Sampler) -> Tensor:
         """Feed prompts; return the token (B,) that follows each."""

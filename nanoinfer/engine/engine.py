@@ -24,12 +24,12 @@ from nanoinfer.records import FinishReason, Request, SamplingParams
 class Sequence:
     """A request on its way: its tokens so far, and how many of them the cache holds.
 
-    slot: its place in the cache; -1 while it waits. tokens: the prompt's, and then the new ones. end: how many
+    row: its place in the cache; -1 while it waits. tokens: the prompt's, and then the new ones. end: how many
     tokens it may come to have.
     """
 
     request: Request
-    slot: int = -1
+    row: int = -1
     cached: int = 0
     finish_reason: FinishReason | None = None
     tokens: list[int] = field(init=False)
@@ -55,10 +55,10 @@ Work = tuple[Any, int, int]  # a sequence's part in a step: the position of its 
 class SlotCache(Cache, Protocol):
     """What the engine asks of a cache besides what the model asks."""
 
-    def admit(self, slot: int, sequence: Sequence) -> bool:
-        """Make room for a sequence in a free slot. False if there is none now."""
+    def admit(self, row: int, sequence: Sequence) -> bool:
+        """Make room for a sequence in a free row. False if there is none now."""
 
-    def release(self, slot: int) -> None:
+    def release(self, row: int) -> None:
         """Take the room back."""
 
     def keep(self, sequence: Sequence, count: int) -> int:
@@ -68,8 +68,8 @@ class SlotCache(Cache, Protocol):
 class Engine:
     """Runs sequences to their end over one model and one cache, up to `max_batch` at a time.
 
-    A sequence waits in order of arrival for a free slot. A step feeds either the prompts of the sequences that have
-    just been given a slot, or the newest token of all the others.
+    A sequence waits in order of arrival for a free row. A step feeds either the sequences that have just been
+    given a row, or all the others: of each, the tokens that the cache does not hold.
     """
 
     def __init__(self, model: GPT2, cache: SlotCache, max_batch: int) -> None:
@@ -107,11 +107,11 @@ class Engine:
         return self.settle(work, self.run(work))
 
     def schedule(self) -> list[Work]:
-        """Choose the next tokens to feed: new prompts if a slot is free, else the newest token of every sequence."""
+        """Choose the next tokens to feed: of new sequences if a row is free for one, else of all that run."""
         admitted = []
         while self.waiting and self.free and self.cache.admit(self.free[-1], self.waiting[0]):
             s = self.waiting.popleft()
-            s.slot = self.free.pop()
+            s.row = self.free.pop()
             admitted.append(s)
         self.running += admitted
         return self.pending(admitted or self.running)
@@ -153,8 +153,8 @@ class Engine:
             self.leave(s)
 
     def leave(self, s: Sequence) -> None:
-        """Give the slot of a sequence back."""
+        """Give the row of a sequence back."""
         self.running.remove(s)
-        self.cache.release(s.slot)
-        self.free.append(s.slot)
-        s.slot = -1
+        self.cache.release(s.row)
+        self.free.append(s.row)
+        s.row = -1

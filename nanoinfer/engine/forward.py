@@ -9,14 +9,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 
 
 class Forward(Protocol):
     """A decode step from token ids to next tokens, beside `decode_step`, which serves what this does not.
 
     It is made over model, cache and batch state, and all that changes from step to step it reads there and writes back:
-    newest token, position and step of each row, keys and values through the block tables. So a `GraphRunner` captures
+    newest token, position and step of each row, keys and values through the block tables. So a `GraphEngine` captures
     it as it stands, and one that is a single kernel is a graph of one node. It returns tokens, not logits, since a
     kernel that chooses for itself never writes any: one that serves a sampler chooses by the rule of sampling.py.
     Whatever it works in besides, it holds, at addresses that stay. Rows that are not live are padding: token 0 at

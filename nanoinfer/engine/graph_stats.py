@@ -20,3 +20,8 @@ class GraphStats(Replays, Stats):
     def hit_rate(self) -> float:
         """Share of decode steps that were replayed."""
         return self.replayed_steps / max(1, self.decode_steps)
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the rows of replayed decode steps that were padding."""
+        return self.padding_rows / max(1, self.replayed_rows)

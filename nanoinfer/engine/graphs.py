@@ -12,8 +12,8 @@ import time
 import warnings
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, cycle
 from threading import Lock
@@ -23,30 +23,22 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from nanoinfer.devices import free_memory
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.replays import Replays
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import upload
 from nanoinfer.engine.step import Layout, Prefill, Prompts, decode_step
-from nanoinfer.model.gpt2 import GPT2
 
 PREFILL_TOKENS = 2048  # of a recorded prefill at most: with more, the GPU is busy and a graph gains nothing
 KEPT = 512  # graphs at most
-MEMORY_SHARE = 0.1  # of free memory that a captured step may take
+
+OnCapture = Callable[[int, int], None]  # told after a capture how many of how many are done
 
 
 class Replayable(Protocol):
     """A recorded step."""
 
     def replay(self) -> None: ...
-
-
-class Recorder(Protocol):
-    """Who records: `CudaRecorder`, or a fake where there is no GPU."""
-
-    def warm(self, step: Callable[[], object]) -> None: ...
-    def record(self, step: Callable[[], object]) -> Replayable: ...
 
 
 class Key(NamedTuple):
@@ -58,13 +50,11 @@ class Key(NamedTuple):
     sampler: Sampler
 
     def __str__(self) -> str:
-        return (
-            f"decode of {self.rows} rows" if self.columns == 1 else f"prefill of {self.rows} rows, {self.columns} wide"
-        )
+        rows = f"of {self.rows} rows"
+        return f"decode {rows}" if self.columns == 1 else f"prefill {rows}, {self.columns} wide"
 
 
-@dataclass(frozen=True)
-class CapturedStep:
+class CapturedStep(NamedTuple):
     """A recording; for a prefill, what it reads, to be written before each replay, and what it leaves."""
 
     graph: Replayable
@@ -116,17 +106,14 @@ class CudaRecorder:
 class GraphEngine(LateEngine):
     """A `LateEngine` that replays a step where it has a recording, and makes one where it can.
 
-    recorder: None turns graphs off; the class and its dict, which stays empty, are the same. why_not: the reason
-    where it was not asked for; each step is then counted as a fallback.
+    recorder: a `CudaRecorder`, or what does the same on a CPU. None turns graphs off; the class and its dict, which
+    stays empty, are the same. why_not: the reason where it was not asked for; each step is then counted as a fallback.
     max_rows: of a captured decode step at most; further rows run eagerly.
     """
 
     Stats: Any = Replays
 
-    def __init__(
-        self, *args: Any, recorder: Recorder | None, max_rows: int, why_not: str | None = None,
-        **settings: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, *args: Any, recorder: Any, max_rows: int, why_not: str | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.recorder, self.stats, self.why_not = recorder if max_rows else None, self.Stats(), why_not
         self.rows = ladder(max_rows)
@@ -150,13 +137,11 @@ class GraphEngine(LateEngine):
         return self.state.token[:rows]
 
     def prefill(self, prefill: Prefill, sampler: Sampler) -> Tensor:
-        exact, rows, columns, why_not = prefill.layout, 0, 0, None
-        if wanted := self.cache.wanted(exact):
-            fits = (each for each in self.shapes if each[0] >= wanted[0] and each[1] >= wanted[1])
-            rows, columns = next(fits, (0, 0))
-            why_not = None if rows else "a prefill of too many tokens"
-        else:
-            why_not = "a piece of a prompt, where prompts are captured whole"
+        exact = prefill.layout
+        wanted = self.cache.wanted(exact)
+        fits = (each for each in self.shapes if each[0] >= wanted[0] and each[1] >= wanted[1])
+        rows, columns = next(fits, (0, 0))
+        why_not = None if rows else "a prefill of too many tokens"
         captured = self._captured(Key(rows, columns, columns, sampler), why_not, all_layers=not exact.past)
         if captured is None:
             return super().prefill(prefill, sampler)
@@ -172,11 +157,8 @@ class GraphEngine(LateEngine):
         host = prefill.pack(layout, self.state.dummy)
         packed.copy_(host.pin_memory() if packed.is_cuda else host, non_blocking=True)
 
-    def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
-        """Capture the ladders now, for all samplers: afterwards a step is replayed, or runs eagerly and is counted.
-
-        on_capture: told after each how many of how many are done.
-        """
+    def warm_up(self, samplers: Sequence[Sampler], on_capture: OnCapture = lambda done, of: None) -> None:
+        """Capture the ladders now, for all samplers: afterwards a step is replayed, or runs eagerly and is counted."""
         reads = sorted({self.cache.bucket(context) for context in range(1, self.cache.max_len + 1)})
         keys = self._ladders(samplers, reads)
         new = [key for key in keys if key not in self.graphs and key not in self.failed][: KEPT - len(self.graphs)]
@@ -194,17 +176,15 @@ class GraphEngine(LateEngine):
 
         all_layers: whether to look if a weight has moved in any, not in one: for a step with which a generation begins.
         """
-        if self.recorder is None:
-            self.eager("not captured")
-            return None
-        if self._moved(self._layers if all_layers else (next(self._turn),)):  # all would take long at each step
-            self._warn("all graphs are dropped", "a tensor that they knew has moved")
-            self._drop()
-        if why_not is None and key not in self.graphs and key not in self.failed:
-            self._capture([key])
-        if why_not is None and key in self.graphs:
-            self.graphs.move_to_end(key)
-            return self.graphs[key]
+        if self.recorder is not None:
+            if self._moved(self._layers if all_layers else (next(self._turn),)):  # all would take long at each step
+                self._warn("all graphs are dropped", "a tensor that they knew has moved")
+                self._drop()
+            if why_not is None and key not in self.graphs and key not in self.failed:
+                self._capture([key])
+            if why_not is None and key in self.graphs:
+                self.graphs.move_to_end(key)
+                return self.graphs[key]
         self.eager(why_not or "not captured")
         return None
 
@@ -219,31 +199,36 @@ class GraphEngine(LateEngine):
         self.graphs.clear()
 
     @torch.inference_mode()
-    def _capture(self, keys: Sequence[Key], on_capture: Callable[[int, int], None] | None = None) -> None:
-        """Warm every step, then record every step. Meanwhile all rows are padding, so that no live one is touched."""
+    def _capture(self, keys: Sequence[Key], on_capture: OnCapture = lambda done, of: None) -> None:
+        """Warm every step, then record every step."""
         assert self.recorder is not None
         torch.cuda.empty_cache()  # a capture does so too, and what it gives back is not a graph's
         started, free = time.perf_counter(), _free_bytes(self.state.token.device)
         steps = {key: self._step(key) for key in keys}  # of each what is run, and a prefill's input and result
-        saved = self.state.integers.clone(), self.state.floats.clone()
-        self.state.free(slice(0, len(self.state.token)))
-        gc.collect()  # an old graph that is collected during a capture would invalidate it
-        try:
+        with self.all_padding():
             for key, (run, *_) in steps.items():
                 self._warm(key, run)
             for done, (key, (run, packed, tokens)) in enumerate(steps.items(), start=1):
                 if key not in self.failed and (graph := self._try(key, partial(self.recorder.record, run))):
                     self.graphs[key] = CapturedStep(graph, packed, tokens)
                     self.stats.captures += 1
-                if on_capture:
-                    on_capture(done, len(steps))
-        finally:
-            self.state.integers.copy_(saved[0])
-            self.state.floats.copy_(saved[1])
+                on_capture(done, len(steps))
         while len(self.graphs) > KEPT:
             self.graphs.popitem(last=False)
         self.stats.capture_s += time.perf_counter() - started
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
+
+    @contextmanager
+    def all_padding(self) -> Iterator[None]:
+        """Meanwhile no row is live, so that a step that is only tried harms none."""
+        saved = self.state.integers.clone(), self.state.floats.clone()
+        self.state.free(slice(0, len(self.state.token)))
+        gc.collect()  # an old graph that is collected during a capture would invalidate it
+        try:
+            yield
+        finally:
+            self.state.integers.copy_(saved[0])
+            self.state.floats.copy_(saved[1])
 
     def _warm(self, key: Key, run: Callable[[], object]) -> None:
         """Run a step once, ahead of its recording."""
@@ -260,7 +245,7 @@ class GraphEngine(LateEngine):
         packed = upload(Prefill([]).pack(layout, self.state.dummy), torch.int64, device)
 
         def run() -> None:
-            tokens.copy_(self.prefill_step(*arguments, Prompts.of_packed(packed, layout), key.sampler)[: key.rows])
+            tokens.copy_(self.prefill_step(*arguments, Prompts.of_packed(packed, layout), key.sampler))
 
         return run, packed, tokens
 
@@ -298,16 +283,6 @@ class GraphEngine(LateEngine):
     def _current_addresses(self) -> tuple[int, ...]:
         tensors = self.state.integers, self.state.floats, *self.cache.tensors(), self.model.wte.weight
         return tuple(tensor.data_ptr() for tensor in tensors)
-
-
-def affordable_rows(model: GPT2) -> int:
-    """Rows of a step that may be captured without taking more than a tenth of the memory that is free now.
-
-    A step's largest tensors are its logits, twice in float32 where a sampler filters them, and the widest sublayer's.
-    """
-    free = free_memory(model.device)
-    per_row = 12 * model.config.padded_vocab + 16 * model.config.inner
-    return 2**31 if free is None else int(free * MEMORY_SHARE) // per_row
 
 
 def ladder(maximum: int) -> list[int]:

@@ -59,7 +59,7 @@ class LateEngine(DeviceEngine):
         return super().settle([w for w, _ in kept], [token for _, token in kept])
 
     def leave(self, s: Sequence) -> None:
-        if s.slot >= 0:  # else it left when its last step was launched
+        if s.row >= 0:  # else it left when its last step was launched
             super().leave(s)
 
     def abandon(self) -> None:

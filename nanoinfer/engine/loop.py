@@ -52,7 +52,7 @@ class EngineLoop:
     """
 
     def __init__(self, core: Engine, worker: Worker, threads: Threads | None) -> None:
-        self.core: Any = core  # or one of before the rungs, which cannot be watched
+        self.core: Any = core
         self.worker, self._threads = worker, threads
         self._mailboxes: set[Mailbox] = set()
         self._called = False  # whether a job that has not begun will look for what is to be done
@@ -72,8 +72,8 @@ class EngineLoop:
     ) -> list[Row]:
         """Let the requests run. Their rows are posted when they have ended, and with each token if `every_token`.
 
-        asked: when they were asked for, time.perf_counter(). known: of each, as for `Engine.submit`. RuntimeError where
-        the worker has been stopped.
+        asked: when they were asked for, time.perf_counter(). known: of each, as for `QueueEngine.submit`. RuntimeError
+        where the worker has been stopped.
         """
         self.worker.check_process()
         tell = mailbox.news.append

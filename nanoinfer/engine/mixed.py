@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.queue import QueueEngine
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import Layout, Numbers, Prefill, Prompts, prefill_step
 from nanoinfer.model.gpt2 import GPT2, Cache
@@ -25,7 +26,7 @@ NEWEST = -1  # in place of a token id: the sequence's newest token, which only t
 class Piece(NamedTuple):
     """A `Chunk` that may end before its prompt does. complete: whether a token follows it."""
 
-    slot: int
+    row: int
     start: int
     token_ids: Ints[int]
     complete: bool
@@ -36,7 +37,7 @@ class Mixed(Prefill):
     """Pieces of prompts, beside sequences that bring their newest tokens. starts: where these stand."""
 
     chunks: Ints[Any]
-    going: list[int]  # slots
+    going: list[int]  # rows
     starts: list[int]
 
     @cached_property
@@ -48,18 +49,18 @@ class Mixed(Prefill):
         """As the base's; after a piece that is not complete, the token goes to the dummy row."""
         numbers, n = Numbers(layout, dummy), len(self.going)
         numbers.ids, numbers.positions = array("q", [NEWEST]) * n, array("q", self.starts)
-        numbers.slots, numbers.rows_of = array("q", self.going), array("q", self.going)
-        numbers.starts, numbers.last = array("q", range(n)), array("q", range(n))
-        numbers.rectangle = numbers.rectangle and not n
+        numbers.row = array("q", self.going)
+        numbers.rows_of = numbers.row[:]
+        numbers.starts, numbers.last = numbers.counting[:n], numbers.counting[:n]
         for piece in self.chunks:
-            numbers.add(piece, piece.slot if piece.complete else dummy)
+            numbers.add(piece, piece.row if piece.complete else dummy)
         return numbers.packed()
 
 
 @torch.inference_mode()
 def mixed_step(model: GPT2, cache: Cache, state: BatchState, batch: Prompts, sampler: Sampler) -> Tensor:
     """As `prefill_step`, where some of the tokens are their rows' newest ones."""
-    token_ids = torch.where(batch.token_ids == NEWEST, state.token[batch.slots], batch.token_ids)
+    token_ids = torch.where(batch.token_ids == NEWEST, state.token[batch.row], batch.token_ids)
     return prefill_step(model, cache, state, replace(batch, token_ids=token_ids), sampler)
 
 
@@ -68,13 +69,19 @@ class MixedEngine(QueueEngine, GraphEngine):
 
     prefill_step = staticmethod(mixed_step)
 
+    def prefill(self, prefill: Prefill, sampler: Sampler) -> Tensor:
+        if prefill.layout.past and not self.blocks:
+            self.eager("a piece of a prompt, where prompts are captured whole")
+            return DeviceEngine.prefill(self, prefill, sampler)
+        return super().prefill(prefill, sampler)
+
     def prefill_of(self, work: list[Work], begun: list[Sequence]) -> Prefill | None:
         going, chunks = work[: self.decoded], work[self.decoded :]
         if not chunks:
             return None
-        return Mixed(list(map(self.piece, chunks)), [s.slot for s, _, _ in going], [start for _, start, _ in going])
+        return Mixed(list(map(self.piece, chunks)), [s.row for s, _, _ in going], [start for _, start, _ in going])
 
     def piece(self, work: Work) -> Any:
         """What the device is told of a piece of a prompt."""
         s, start, count = work
-        return Piece(s.slot, start, s.tokens[start : start + count], s.decoding)  # type: ignore[attr-defined]
+        return Piece(s.row, start, s.tokens[start : start + count], s.decoding)  # type: ignore[attr-defined]

@@ -7,14 +7,24 @@ over the logits, so it runs where a row of the batch wants it; the tokens of all
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from nanoinfer.engine.logprobs import logprobs, width
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState, Fetch, upload
 from nanoinfer.requests import Request
+
+
+class AllSamplers(NamedTuple):
+    """`Samplers`, and one that serves any rows at all."""
+
+    greedy: Sampler
+    unfiltered: Sampler
+    filtered: Sampler  # any rows without penalties and logprobs
+    scoring: PenaltySampler
 
 
 class PenaltySampler:
@@ -45,19 +55,19 @@ class PenaltySampler:
         presence, frequency = self.weights[:, rows.row, None]  # (B, 1) each
         return self.base(logits - presence * (counts > 0) - frequency * counts, rows)
 
-    def admit(self, slot: int, request: Request, token_ids: Sequence[int] = ()) -> None:
-        """`request` begins in row `slot`; token_ids: what it generated before it was preempted."""
+    def admit(self, row: int, request: Request, token_ids: Sequence[int] = ()) -> None:
+        """`request` begins in row `row`; token_ids: what it generated before it was preempted."""
         params = request.params
         self._idle &= not params.penalises
         if self._idle:
             return
-        self.weights[0, slot].fill_(params.presence_penalty)
-        self.weights[1, slot].fill_(params.frequency_penalty)
+        self.weights[0, row].fill_(params.presence_penalty)
+        self.weights[1, row].fill_(params.frequency_penalty)
         if params.penalises:  # of other rows, what is counted makes no difference
-            self.counts[slot].zero_()
+            self.counts[row].zero_()
         if params.penalises and token_ids:
             ids = upload(token_ids, torch.int64, self.counts.device)
-            self.counts[slot].index_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
+            self.counts[row].index_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Rows `sources` (n,) become rows `targets` (n,); no row is in both."""
@@ -65,6 +75,6 @@ class PenaltySampler:
             self.counts[targets] = self.counts[sources]
             self.weights[:, targets] = self.weights[:, sources]
 
-    def fetch(self, slots: Sequence[int]) -> Fetch:
+    def fetch(self, rows: Sequence[int]) -> Fetch:
         """The logprobs of the newest tokens of these rows, on their way to the host: `of_host` reads each list."""
-        return Fetch(self.logprobs[upload(slots, torch.int64, self.logprobs.device)])
+        return Fetch(self.logprobs[upload(rows, torch.int64, self.logprobs.device)])

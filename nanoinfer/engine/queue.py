@@ -45,7 +45,7 @@ class Queued(Sequence):
     cancelled: BaseException | None = None
     ended: bool = False
     watched: bool = False  # whether each of its tokens is looked at when it comes
-    began: float = 0.0  # when it got a slot, the first time
+    began: float = 0.0  # when it got a row, the first time
     computed: int = 0  # tokens that had been fed when it was preempted
     awaited: int = 0  # and tokens that it has once all steps of before have been settled
 
@@ -71,7 +71,7 @@ class Observer(Protocol):
     """Someone who watches an engine. It is told of each event in the engine's thread."""
 
     def left(self, s: Queued) -> None:
-        """A sequence is about to give its slot back: complete, cancelled or preempted."""
+        """A sequence is about to give its row back: complete, cancelled or preempted."""
 
     def ended(self, s: Queued) -> None:
         """Nothing more comes of a sequence."""
@@ -261,13 +261,13 @@ class QueueEngine(Engine):
         if count:
             work.append((s, s.cached, count))
             if self.blocks:  # now: another sequence that this step admits may share what it writes
-                self.blocks.extend(s.slot, s.cached + count)
+                self.blocks.extend(s.row, s.cached + count)
             s.decoding = count == pending
             self.stats.recomputed_tokens += max(0, min(count, s.computed - s.cached))
         return count
 
     def admit_next(self) -> Queued | None:
-        """Give the first sequence that waits a slot, if there are slot and room. One whose admission raises ends."""
+        """Give the first sequence that waits a row, if there are row and room. One whose admission raises ends."""
         while self.waiting and self.free:
             s: Queued = self.waiting[0]
             if s.ended:  # by a token that was on its way when it was preempted
@@ -281,7 +281,7 @@ class QueueEngine(Engine):
                 self.give_up(s)
                 continue
             self.waiting.popleft()
-            s.slot = self.free.pop()
+            s.row = self.free.pop()
             self.running.append(s)
             if not s.began:
                 s.began = time.perf_counter()
@@ -299,7 +299,7 @@ class QueueEngine(Engine):
         if not (full := [s for s in decoding if s.cached % size == 0]):
             return decoding
         for s in sorted(full, key=ARRIVED):
-            while s.slot >= 0 and not self.blocks.claim(s.slot, s.cached + 1):
+            while s.row >= 0 and not self.blocks.claim(s.row, s.cached + 1):
                 self.preempt(max(self.running, key=ARRIVED))
         return [s for s in decoding if s.decoding]
 
@@ -313,11 +313,11 @@ class QueueEngine(Engine):
         self.stats.preemptions += 1
 
     def leave(self, s: Sequence) -> None:
-        if s.slot >= 0:
+        if s.row >= 0:
             if self.observer:
                 self.observer.left(s)  # type: ignore[arg-type]
             if self.shares:
-                self.blocks.publish(s.slot, s.tokens[: s.cached])
+                self.blocks.publish(s.row, s.tokens[: s.cached])
             super().leave(s)
 
     # What the new tokens mean

@@ -76,8 +76,8 @@ class Recorder:
                 "blocks": blocks.blocks if blocks else 0,
                 "block_size": blocks.block_size if blocks else 0,
             },
-            "rows": [(s.cached, self._owned(s), *self._facts_of(s)) for s in begun if s.slot >= 0 or s.decoding],
-            "out": [self._facts_of(s) for s in begun if s.slot < 0 and not s.decoding],  # preempted
+            "rows": [(s.cached, self._owned(s), *self._facts_of(s)) for s in begun if s.row >= 0 or s.decoding],
+            "out": [self._facts_of(s) for s in begun if s.row < 0 and not s.decoding],  # preempted
             "kept": [block + self._first for block in blocks.idle] if blocks else [],
         }
 
@@ -113,16 +113,16 @@ class Recorder:
             facts["token_ids"] = [s.tokens[-RUN:] for s in settled]
         if blocks:
             size, first, idle = blocks.block_size, self._first, blocks.idle
-            grown = [s for s, start, count in fed if s.slot >= 0 and (count > 1 or start % size == 0)]
+            grown = [s for s, start, _ in fed if s.row >= 0 and len(blocks.owned[s.row]) > -(-start // size)]
             facts["tables"] = [(s.arrived, self._owned(s)) for s in grown]
             given = {block for _, _, owned in self._left for block in owned}
             facts["kept"], facts["idle"] = [block for block in given if block - first in idle], len(idle)
         return facts
 
     def _owned(self, s: Queued) -> list[int]:
-        if not self._blocks or s.slot < 0:
+        if not self._blocks or s.row < 0:
             return []
-        return [block + self._first for block in self._blocks.owned[s.slot]]
+        return [block + self._first for block in self._blocks.owned[s.row]]
 
     def _facts_of(self, s: Queued, length: int | None = None) -> tuple[int, int, int, float, list[int]]:
         """Return its number, the length of its prompt, its new tokens, when the newest came, and text to be shown.

@@ -19,8 +19,3 @@ class Replays:
     captures: int = 0
     capture_s: float = 0.0
     graph_bytes: int = 0  # what captures took of the device's memory, as the driver counts
-
-    @property
-    def padding_share(self) -> float:
-        """Share of the rows of replayed decode steps that were padding."""
-        return self.padding_rows / max(1, self.replayed_rows)

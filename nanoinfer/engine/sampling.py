@@ -8,8 +8,8 @@ state, so a row's random numbers do not depend on its neighbours, on the batch s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,43 +17,17 @@ from torch import Tensor
 if TYPE_CHECKING:
     from nanoinfer.records import Request
 
-Sampler = Callable[[Tensor, Any], Tensor]  # logits (B, V), and how each row chooses -> next tokens (B,) int64
-
 _WORD = 0xFFFFFFFF
 
 
-class Parameters(Protocol):
+class Choices(NamedTuple):
     """How the next token of each of B sequences is chosen."""
 
-    @property
-    def temperature(self) -> Tensor:
-        """(B,) float32, 0 for greedy."""
-
-    @property
-    def top_p(self) -> Tensor:
-        """(B,) float32, 1 for no such filter."""
-
-    @property
-    def top_k(self) -> Tensor:
-        """(B,) int64, 0 for no such filter."""
-
-    @property
-    def seed(self) -> Tensor:
-        """(B,) int64, of the sequence's noise."""
-
-    @property
-    def step(self) -> Tensor:
-        """(B,) int64, the number of the token that comes next."""
-
-
-class Choices(NamedTuple):
-    """`Parameters` that come from the host."""
-
-    temperature: Tensor
-    top_p: Tensor
-    top_k: Tensor
-    seed: Tensor
-    step: Tensor
+    temperature: Tensor  # (B,) float32, 0 for greedy
+    top_p: Tensor  # (B,) float32, 1 for no such filter
+    top_k: Tensor  # (B,) int64, 0 for no such filter
+    seed: Tensor  # (B,) int64, of the sequence's noise
+    step: Tensor  # (B,) int64, the number of the token that comes next
 
     @classmethod
     def of(cls, requests: Sequence[tuple[Request, int]], device: torch.device) -> Choices:
@@ -64,33 +38,11 @@ class Choices(NamedTuple):
         return cls(*torch.tensor(floats, device=device), *torch.tensor(integers, device=device))
 
 
-def greedy(logits: Tensor, rows: Parameters) -> Tensor:
-    """The highest logit of each row; among equals the lowest id."""
-    return logits.argmax(-1)
-
-
-def sample(logits: Tensor, rows: Parameters) -> Tensor:
-    """Each row by its own temperature and seed, without a filter. Rows of temperature 0 are greedy."""
-    return noisy(scaled(logits, rows.temperature), rows).argmax(-1)
-
-
-def sample_filtered(logits: Tensor, rows: Parameters) -> Tensor:
-    """As `sample`, but only among the ids that top-k and top-p keep."""
+def sample_filtered(logits: Tensor, rows: Choices) -> Tensor:
+    """Next tokens (B,) after logits (B, V), each row by its own choices. Rows of temperature 0 are greedy."""
     scores = scaled(logits, rows.temperature)
     lowest = threshold(scores, rows.top_k, rows.top_p)  # (B, 1)
     return noisy(scores, rows).masked_fill(scores < lowest, -torch.inf).argmax(-1)
-
-
-class Samplers(NamedTuple):
-    """The cheapest way for each kind of batch. Which one serves a row changes none of its tokens."""
-
-    greedy: Sampler = greedy  # no row samples
-    unfiltered: Sampler = sample  # no row filters
-    filtered: Sampler = sample_filtered  # any rows without penalties and logprobs
-    scoring: Any = None  # chapter 5's PenaltySampler: any rows at all; None where there is none
-
-
-SAMPLERS = Samplers()
 
 
 def scaled(logits: Tensor, temperature: Tensor) -> Tensor:
@@ -98,7 +50,7 @@ def scaled(logits: Tensor, temperature: Tensor) -> Tensor:
     return logits / torch.where(temperature > 0, temperature, 1.0)[:, None]
 
 
-def noisy(scores: Tensor, rows: Parameters) -> Tensor:
+def noisy(scores: Tensor, rows: Choices) -> Tensor:
     """Scores (B, V) plus each row's own noise; greedy rows get none."""
     noise = gumbel(rows.seed, rows.step, scores.shape[-1])
     return torch.where(rows.temperature[:, None] > 0, scores + noise, scores)

@@ -149,7 +149,7 @@ def scoring_model(model: GPT2, wanted: list[tuple[int, ...]], counts: list[int])
 class ScoredPiece(NamedTuple):
     """A `Piece`, and the tokens that follow its own in the prompt, where their logprobs are wanted."""
 
-    slot: int
+    row: int
     start: int
     token_ids: Ints[int]
     complete: bool
@@ -159,7 +159,7 @@ class ScoredPiece(NamedTuple):
 class ScoredBegun(NamedTuple):
     """A `Begun`, with the tokens that the sequence had generated before, where they are penalised."""
 
-    slot: int
+    row: int
     seed: int
     step: int
     params: SamplingParams
@@ -176,19 +176,20 @@ class DeviceScores(ScoreEngine, MixedEngine):
 
     def begun(self, s: Any) -> Any:
         known = s.tokens[len(s.request.prompt_token_ids) :] if s.params.penalises else []
-        return ScoredBegun(s.slot, s.request.seed, s.generated, s.params, known)
+        return ScoredBegun(s.row, s.request.seed, s.generated, s.params, known)
 
     def piece(self, work: Work) -> Any:
-        slot, start, token_ids, complete = super().piece(work)
-        return ScoredPiece(slot, start, token_ids, complete, following(*work))
+        row, start, token_ids, complete = super().piece(work)
+        return ScoredPiece(row, start, token_ids, complete, following(*work))
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        super().move(sources, targets)
+        self.samplers.scoring.move(sources, targets)
 
     def place(self, step: Launch) -> None:
         super().place(step)
-        scoring = self.samplers.scoring
-        if step.sources:
-            scoring.move(*upload([step.sources, step.targets], torch.int64, self.state.token.device))
         for each in step.begun:
-            scoring.admit(each.slot, each, each.token_ids)  # type: ignore[attr-defined]
+            self.samplers.scoring.admit(each.row, each, each.token_ids)  # type: ignore[attr-defined]
 
     def prefill(self, prefill: Any, sampler: Any) -> Tensor:
         if not scores_prompts(prefill):
@@ -212,8 +213,8 @@ class DeviceScores(ScoreEngine, MixedEngine):
         if step.sampler < 3 and not scored:
             return tokens
         wanted = prefill_scores(prefill) if prefill else []
-        slots = prefill.going + [piece.slot for piece in prefill.chunks] if prefill else list(range(step.live))
-        values = self.samplers.scoring.fetch(slots) if step.sampler == 3 else None
+        rows = prefill.going + [piece.row for piece in prefill.chunks] if prefill else list(range(step.live))
+        values = self.samplers.scoring.fetch(rows) if step.sampler == 3 else None
         return ScoredFetch(tokens, values, Fetch(self.scores) if scored else None, wanted)
 
 

@@ -7,16 +7,35 @@ advanced here: no Python number changes between two decode steps of the same bat
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from nanoinfer.records import SamplingParams
+
 _FLOATS = Struct("=ff")
+
+
+class Begun(NamedTuple):
+    """A sequence that gets a row of the state. step: how many tokens it has generated before."""
+
+    row: int
+    seed: int
+    step: int
+    params: SamplingParams
+
+
+def _integers(line: int) -> Tensor:
+    """A property of the state: one line of its integers, (N,)."""
+    return cast(Tensor, property(lambda state: state.integers[line]))
+
+
+def _floats(line: int) -> Tensor:
+    return cast(Tensor, property(lambda state: state.floats[line]))
 
 
 @dataclass(frozen=True)
@@ -43,64 +62,29 @@ class BatchState:
         """The number of the dummy row, the last one."""
         return self.integers.shape[1] - 1
 
-    @property
-    def token(self) -> Tensor:
-        """(N,) the newest token: not yet fed to the model."""
-        return self.integers[0]
-
-    @property
-    def position(self) -> Tensor:
-        """(N,) where that token stands in its text."""
-        return self.integers[1]
-
-    @property
-    def step(self) -> Tensor:
-        """(N,) how many tokens the row has produced: the number of the one that comes next."""
-        return self.integers[2]
-
-    @property
-    def live(self) -> Tensor:
-        """(N,) 1 for a row whose prompt has been read, 0 for a padding row."""
-        return self.integers[3]
-
-    @property
-    def seed(self) -> Tensor:
-        """(N,) of the row's noise."""
-        return self.integers[4]
-
-    @property
-    def top_k(self) -> Tensor:
-        """(N,) 0 for no such filter."""
-        return self.integers[5]
-
-    @property
-    def row(self) -> Tensor:
-        """(N,) the row's own number, where it is live; the dummy row's for a padding row."""
-        return self.integers[6]
-
-    @property
-    def temperature(self) -> Tensor:
-        """(N,) 0 for greedy."""
-        return self.floats[0]
-
-    @property
-    def top_p(self) -> Tensor:
-        """(N,) 1 for no such filter."""
-        return self.floats[1]
+    token = _integers(0)  # the newest token: not yet fed to the model
+    position = _integers(1)  # where that token stands in its text
+    step = _integers(2)  # how many tokens the row has produced: the number of the one that comes next
+    live = _integers(3)  # 1 for a row whose prompt has been read, 0 for a padding row
+    seed = _integers(4)  # of the row's noise
+    top_k = _integers(5)  # 0 for no such filter
+    row = _integers(6)  # the row's own number, where it is live; the dummy row's for a padding row
+    temperature = _floats(0)  # 0 for greedy
+    top_p = _floats(1)  # 1 for no such filter
 
     def at(self, rows: slice | Tensor) -> BatchState:
         """The given rows: views for a slice, so that writing into them writes here; copies for a tensor of rows."""
         return BatchState(self.integers[:, rows], self.floats[:, rows])
 
-    def admit(self, rows: Sequence[int], requests: Sequence[Any], steps: Iterable[int] = repeat(0)) -> Tensor:
-        """Begin requests in the given rows, which are free: parameters set, and padding until the prompt is read.
+    def admit(self, begun: Sequence[Begun]) -> Tensor:
+        """Begin sequences in their rows, which are free: parameters set, and padding until the prompt is read.
 
-        steps: how many tokens each has produced before. Returns the rows (n,) on the device.
+        Returns the rows (n,) on the device.
         """
         values = array("q")
-        for row, request, step in zip(rows, requests, steps):  # noqa: B905, steps may go on
-            params = request.params
-            values.extend((0, 0, step, 0, request.seed, params.top_k, self.dummy, row))
+        for each in begun:
+            params = each.params
+            values.extend((0, 0, each.step, 0, each.seed, params.top_k, self.dummy, each.row))
             values.frombytes(_FLOATS.pack(params.temperature, params.top_p))  # two numbers in one: a single copy
         packed = upload(torch.frombuffer(values, dtype=torch.int64).view(-1, 9), torch.int64, self.token.device)
         at = packed[:, 7]

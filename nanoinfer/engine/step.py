@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2, Cache
 
 
 class Rows(Batch):
-    """One token for each of rows 0..B-1, which are slots 0..B-1 as far as they are live."""
+    """One token for each of rows 0..B-1: a row that is not live is padding."""
 
     @property
     def rows(self) -> int:
@@ -26,9 +26,9 @@ class Rows(Batch):
 
 
 class Chunk(NamedTuple):
-    """Tokens that the host brings for one slot, the first at position `start`."""
+    """Tokens that the host brings for one row, the first at position `start`."""
 
-    slot: int
+    row: int
     start: int
     token_ids: Sequence[int]
 
@@ -46,6 +46,11 @@ class Layout(NamedTuple):
         """How many numbers `pack` makes of each kind."""
         return [self.tokens] * 3 + [self.rows + 1] + [self.rows] * 2
 
+    @property
+    def rectangle(self) -> bool:
+        """Whether each row is padded to the longest."""
+        return self.tokens == self.rows * self.longest
+
 
 @dataclass(frozen=True)
 class Prompts(Batch):
@@ -57,8 +62,8 @@ class Prompts(Batch):
     @classmethod
     def of_packed(cls, packed: Tensor, layout: Layout) -> Prompts:
         """Views of `packed` (sum(layout.sizes),)."""
-        ids, positions, slots, starts, last_at, rows_of = torch.split(packed, layout.sizes)
-        return cls(ids, positions, slots, starts, layout.longest, layout.past, last_at, rows_of)
+        ids, positions, rows, starts, last_at, rows_of = torch.split(packed, layout.sizes)
+        return cls(ids, positions, rows, starts, layout.longest, layout.past, last_at, rows_of)
 
     def last(self, x: Tensor) -> Tensor:
         return x[self.last_at]
@@ -80,7 +85,7 @@ class Prefill:
         """Return the numbers of a step of that layout, (sum(layout.sizes),) int64 on the host, for a single copy."""
         numbers = Numbers(layout, dummy)
         for chunk in self.chunks:
-            numbers.add(chunk, chunk.slot)
+            numbers.add(chunk, chunk.row)
         return numbers.packed()
 
 
@@ -88,42 +93,42 @@ class Numbers:
     """The numbers of a prefill, one list of each kind.
 
     Where the layout is a rectangle, each row is padded to its width. Whatever else it has room for is padding too:
-    token 0 at position 0 of the dummy slot.
+    token 0 at position 0 of the dummy row.
     """
 
     def __init__(self, layout: Layout, dummy: int) -> None:
         self.layout, self.dummy = layout, dummy
-        self.ids, self.positions, self.slots, self.starts, self.last, self.rows_of = (array("q") for _ in range(6))
+        self.ids, self.positions, self.row, self.starts, self.last, self.rows_of = (array("q") for _ in range(6))
         self.counting = _counting(1 << max(layout.past + layout.longest, layout.tokens).bit_length())
-        self.rectangle = layout.tokens == layout.rows * layout.longest
 
     def add(self, chunk: Chunk, row: int) -> None:
         """Append a chunk; the token that follows it goes to that row of the state."""
         count = len(chunk.token_ids)
         self.starts.append(len(self.ids))
-        self.ids.extend(chunk.token_ids)
+        self.ids.extend(array("q", chunk.token_ids))
         self.positions.extend(self.counting[chunk.start : chunk.start + count])
-        self.slots.extend(array("q", [chunk.slot]) * count)
+        self.row.extend(array("q", [chunk.row]) * count)
         self.last.append(len(self.ids) - 1)
         self.rows_of.append(row)
-        if self.rectangle:
+        if self.layout.rectangle:
             self.pad(self.layout.longest - count)
 
     def pad(self, count: int) -> None:
         """Append so many tokens of padding."""
-        for values, value in ((self.ids, 0), (self.positions, 0), (self.slots, self.dummy)):
+        for values, value in ((self.ids, 0), (self.positions, 0), (self.row, self.dummy)):
             values.extend(array("q", [value]) * count)
 
     def packed(self) -> Tensor:
         """All of them, padded to the layout."""
-        layout, empty, end = self.layout, self.layout.rows - len(self.starts), len(self.ids)
+        layout, end = self.layout, len(self.ids)
+        *_, starts, rows, _ = layout.sizes
         rectangle = range(end, layout.tokens, layout.longest)
-        self.starts.extend(rectangle if self.rectangle else array("q", [end]) * empty)
+        self.starts.extend(rectangle if layout.rectangle else array("q", [end]) * (starts - 1 - len(self.starts)))
         self.pad(layout.tokens - end)
         self.starts.append(layout.tokens)
-        self.last.extend(array("q", [0]) * empty)
-        self.rows_of.extend(array("q", [self.dummy]) * empty)
-        every = self.ids + self.positions + self.slots + self.starts + self.last + self.rows_of
+        for values, value in ((self.last, 0), (self.rows_of, self.dummy)):
+            values.extend(array("q", [value]) * (rows - len(values)))
+        every = self.ids + self.positions + self.row + self.starts + self.last + self.rows_of
         return torch.frombuffer(every, dtype=torch.int64)
 
 
@@ -149,7 +154,7 @@ def decode_step(model: GPT2, cache: Cache, state: BatchState, rows: int, context
     """Feed the newest token of rows 0..rows-1 and advance them; return the tokens (rows,) that follow.
 
     context: how many tokens the longest sequence has now, or more. Nothing else comes from the host but the choice of a
-    sampler. A padding row feeds token 0 at position 0 to the dummy slot, and stays as it is.
+    sampler. A padding row feeds token 0 at position 0 to the dummy row, and stays as it is.
     """
     each = state.at(slice(0, rows))
     batch = Rows(each.token, each.position, each.row, each.row, 1, context - 1)  # where each starts, nobody asks

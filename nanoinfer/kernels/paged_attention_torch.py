@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.model.batch import Batch
-
 
 def write_pages(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
     """Put new keys and values (N, H, D) into their slots (N,) int64 of the pools (pages, H, page, D)."""
@@ -30,29 +28,6 @@ def attend_pages(
     scores = scores.masked_fill(~inside[:, None], -torch.inf)
     weights = F.softmax(scores, dim=-1).nan_to_num(0.0)  # a row of length 0 has nothing to weigh
     return torch.einsum("bhs,bhsd->bhd", weights, values.float()).to(q.dtype)
-
-
-def work_list(batch: Batch) -> None:
-    """The Triton kernel's list of work: here rows are taken as they come."""
-
-
-def attend_ragged(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: None) -> Tensor:
-    """Causal attention of any number of new tokens a row, q (N, H, D), over its pages -> (N, H, D).
-
-    tables: (slots, width) int32 of all slots. A token at position p reads the first p + 1 tokens of its row's pages,
-    which hold the new ones already.
-    """
-    starts = batch.starts
-    tables = tables[batch.slots[starts[:-1].clamp(max=len(q) - 1)]]  # (B, width); an empty last row begins at N
-    keys, values = gather_pages(k_pool, tables), gather_pages(v_pool, tables)  # (B, H, S, D)
-    positions = batch.padded(batch.positions)  # (B, T)
-    slot = torch.arange(keys.shape[2], device=q.device)  # (S,)
-    unwritten = (slot > positions.amax(1, keepdim=True))[:, None, :, None]  # (B, 1, S, 1) may hold anything, NaN too
-    keys, values = keys.masked_fill(unwritten, 0.0), values.masked_fill(unwritten, 0.0)
-    visible = slot <= positions[:, None, :, None]  # (B, 1, T, S)
-    queries = batch.padded(q).transpose(1, 2)  # (B, H, T, D)
-    out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
-    return batch.packed(out.transpose(1, 2))
 
 
 def gather_pages(pool: Tensor, tables: Tensor) -> Tensor:

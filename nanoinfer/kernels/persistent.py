@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nanoinfer.kernels.fused_forward import unfiltered
 from nanoinfer.kernels.persistent_kernel import token_kernel
 from nanoinfer.kernels.persistent_shape import Shape, pack
 from nanoinfer.kernels.persistent_words import POLLS
-from nanoinfer.kernels.sampling import unfiltered
 from nanoinfer.kernels.streamed import fused_forwards
 from nanoinfer.model.gpt2 import GPT2
 
 if TYPE_CHECKING:
     from nanoinfer.cache.paged import PagedCache
-    from nanoinfer.engine.sampling import Sampler
+    from nanoinfer.engine.samplers import Sampler
     from nanoinfer.engine.state import BatchState
 
 WARPS = 8

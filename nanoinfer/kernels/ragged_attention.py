@@ -1,8 +1,8 @@
-"""Causal attention over pages for any number of new tokens a row: prompts, pieces of them, decode. Chapter 3.
+"""Causal attention over pages for any number of new tokens a row: prompts, pieces of them, decode. Chapter 5.
 
 The tokens of all rows lie end to end. A *work list* cuts each row's tokens into tiles, and a program takes one tile
 and one head: it walks over the row's pages up to its last token, as FlashAttention walks over keys.
-paged_attention_torch.py has the same function in PyTorch. Online softmax in tiles: Dao et al. 2022,
+ragged_attention_torch.py has the same function in PyTorch. Online softmax in tiles: Dao et al. 2022,
 "FlashAttention", section 3.1.
 """
 
@@ -94,13 +94,13 @@ def work_list(batch: Batch) -> Tensor:
 def attend_ragged(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: Tensor) -> Tensor:
     """Causal attention of any number of new tokens a row, q (N, H, D), over its pages -> (N, H, D).
 
-    tables: (slots, width) int32 of all slots. A token at position p reads the first p + 1 tokens of its row's pages,
+    tables: (rows, width) int32 of all rows. A token at position p reads the first p + 1 tokens of its row's pages,
     which hold the new ones already. work: of `work_list`. Sums are in float32, and so are products of float32.
     """
     N, H, D = q.shape
     D_POWER, queries = max(16, 1 << (D - 1).bit_length()), tile_of(N, batch.rows)
     out = torch.empty(N, H, D, dtype=q.dtype, device=q.device)
-    tensors = q, k_pool, v_pool, tables, batch.slots, batch.positions, work, out
+    tensors = q, k_pool, v_pool, tables, batch.row, batch.positions, work, out
     tile = max(32, min(128, TILE_BYTES // (D_POWER * q.element_size())))
     _attend(
         (H, len(work), 1), tensors, (q.stride(0), tables.stride(0), D**-0.5), H=H, D=D,

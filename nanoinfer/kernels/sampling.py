@@ -178,8 +178,3 @@ def sample(logits: Tensor, rows: BatchState) -> Tensor:
         V=V, TILE=TILE, FEW=FEW, GROUPS=GROUPS, num_warps=WARPS,
     )  # fmt: skip
     return tokens
-
-
-def unfiltered(logits: Tensor, rows: BatchState) -> Tensor:
-    """`sample`, for rows that are known to have no filters: a kernel that chooses for itself may know no others."""
-    return sample(logits, rows)

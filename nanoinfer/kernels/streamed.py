@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import advance
 from nanoinfer.kernels import few_rows

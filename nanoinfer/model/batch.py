@@ -20,7 +20,7 @@ class Batch:
 
     token_ids: Tensor  # (N,) int64
     positions: Tensor  # (N,) int64, of each token in its own sequence
-    slots: Tensor  # (N,) int64, of the sequence that each token belongs to
+    row: Tensor  # (N,) int64, the row of the sequence that each token belongs to
     starts: Tensor  # (B + 1,) int64, where each sequence's tokens begin, and N
     longest: int  # tokens that one sequence brings, at most
     past: int  # earlier tokens of one sequence, at most: 0 where each brings all it has
@@ -30,14 +30,14 @@ class Batch:
         """Put the tokens of some work into one tensor, which is copied to the device at once."""
         ids: list[int] = []
         positions: list[int] = []
-        slots: list[int] = []
+        rows: list[int] = []
         starts = [0]
         for s, start, count in work:
             ids += s.tokens[start : start + count]
             positions += range(start, start + count)
-            slots += [s.slot] * count
+            rows += [s.row] * count
             starts.append(len(ids))
-        packed = torch.tensor([*ids, *positions, *slots, *starts], device=device)
+        packed = torch.tensor([*ids, *positions, *rows, *starts], device=device)
         token_ids, at, of, begins = torch.split(packed, [len(ids)] * 3 + [len(starts)])
         return cls(token_ids, at, of, begins, max(n for _, _, n in work), max(n for _, n, _ in work))
 

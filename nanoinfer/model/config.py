@@ -101,17 +101,6 @@ class ModelConfig:
         ends = tuple(end) if isinstance(end, list) else (end,)
         return cls(**{name: data[name] for name in names if data.get(name) is not None}, end_of_text=ends)
 
-    def to_json(self) -> dict[str, Any]:
-        """The `config.json` of this shape, as transformers reads it."""
-        return {
-            "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new",
-            "n_layer": self.n_layer, "n_head": self.n_head, "n_embd": self.n_embd, "n_inner": self.n_inner or None,
-            "n_positions": self.n_positions, "n_ctx": self.n_positions, "vocab_size": self.vocab_size,
-            "layer_norm_epsilon": self.layer_norm_epsilon, "tie_word_embeddings": True,
-            "bos_token_id": END_OF_TEXT,
-            "eos_token_id": self.end_of_text[0] if len(self.end_of_text) == 1 else list(self.end_of_text),
-        }  # fmt: skip
-
 
 # What config.json may say of each setting that this model has only one form of; the first is GPT-2's own.
 _ONLY: dict[str, tuple[Any, ...]] = {

@@ -96,8 +96,11 @@ def shard_names(index: Path) -> list[str]:
 
 def _hub_files(repository: str, revision: str | None) -> tuple[Path, list[Path]]:
     """Fetch what there is of the files that are read, and no others, through huggingface_hub's own cache."""
-    import huggingface_hub
-    from huggingface_hub import errors
+    try:
+        import huggingface_hub
+        from huggingface_hub import errors
+    except ModuleNotFoundError:
+        raise WeightsError(f"{repository} is on the Hugging Face hub: pip install huggingface_hub") from None
 
     def fetch(filename: str) -> Path:
         return Path(huggingface_hub.hf_hub_download(repository, filename, revision=revision))

@@ -8,66 +8,63 @@ device, cast on the way, so the host never holds a second copy of the model.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.hub import WEIGHTS, WeightsError, check_tokenizer, locate, random_config, read_json
+from nanoinfer.model.hub import WeightsError, check_tokenizer, locate, random_config, read_json
 
 # Tensors that published files hold besides the parameters: the causal mask, which is no parameter of ours.
 _MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
-_FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
-_CHUNK = 1 << 20  # random numbers made at a time: 4 MB
+_FLOATS = ("F32", "F16", "BF16")
 
-
-class Share(Protocol):
-    """A part of a model, where several devices hold one together."""
-
-    def make(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> GPT2:
-        """The part of a model of that shape, its parameters left to be filled."""
-
-    def cut(self, name: str, tensor: Any) -> Tensor:
-        """The part of a parameter. tensor: it, or a file's view of it, of which slices alone are read."""
+Read = Callable[[str], Any]  # a parameter's name -> its values: a tensor, or a file's view, which slices are read of
 
 
 def load_model(
-    name: str | Path,
-    device: torch.device,
-    dtype: torch.dtype,
-    *,
-    seed: int = 0,
-    revision: str | None = None,
-    share: Share | None = None,
+    name: str | Path, device: torch.device, dtype: torch.dtype, *, seed: int = 0, revision: str | None = None
 ) -> GPT2:
     """The model of that name, in evaluation mode, its parameters on `device` in `dtype`.
 
     name: `small`, which ships with the package; a preset on the hub (`gpt2`) or `owner/name` there; a folder, or a
     .safetensors file with config.json beside it; or `random:PRESET`. A preset's name means the hub; a folder of that
     name is `./gpt2`.
-    seed: of `random:` weights. revision: of a model on the hub. share: which part of it; None is all.
+    seed: of `random:` weights. revision: of a model on the hub.
     Raises WeightsError (a ValueError).
     """
-    if str(name).startswith("random:"):
-        return random_model(random_config(str(name), revision), seed, device=device, dtype=dtype, share=share)
-    return _load_folder(*locate(name, revision), device, dtype, share)
+    with open_model(name, seed, revision) as (config, read), sized(config, device, dtype):
+        return fill_model(GPT2(config, device, dtype), read)
 
 
-def model_config(name: str | Path, revision: str | None = None) -> ModelConfig:
-    """The shape of the model of that name. What is on the hub is fetched. Raises as `load_model`."""
+@contextmanager
+def open_model(name: str | Path, seed: int, revision: str | None) -> Iterator[tuple[ModelConfig, Read]]:
+    """The shape of the model of that name, and what reads its parameters. As `load_model`; nothing is read yet."""
     if str(name).startswith("random:"):
-        return random_config(str(name), revision)
-    return read_config(locate(name, revision)[0])
+        config = random_config(str(name), revision)
+        yield config, random_weights(config, seed)
+        return
+    config_path, files = locate(name, revision)
+    config = read_config(config_path)
+    check_tokenizer(config_path)
+    with ExitStack() as stack:
+        found: dict[str, Any] = {}  # views, of which nothing is read yet
+        for path in files:
+            _check(path, stack.enter_context(_open(path)), config, found)
+        if missing := config.parameter_shapes().keys() - found.keys():
+            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise WeightsError(f"{config_path.parent} lacks {min(missing)}{others}, which its config.json asks for")
+        head = found.get("lm_head.weight")
+        if head is not None and not torch.equal(head[:], found["wte.weight"][:]):
+            raise WeightsError(f"{config_path.parent} has a head of its own; GPT-2's is the token embedding")
+        yield config, found.__getitem__
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -84,29 +81,6 @@ def read_config(path: Path) -> ModelConfig:
         return ModelConfig.from_json(data)
     except ValueError as error:
         raise WeightsError(f"{path}: {error}") from None
-
-
-def _load_folder(
-    config_path: Path, files: list[Path], device: torch.device, dtype: torch.dtype, share: Share | None
-) -> GPT2:
-    config = read_config(config_path)
-    check_tokenizer(config_path)
-    with ExitStack() as stack:
-        found: dict[str, Any] = {}  # views, of which nothing is read yet
-        for path in files:
-            file = stack.enter_context(_open(path))
-            _check(path, file, config, found)
-        if missing := config.parameter_shapes().keys() - found.keys():
-            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise WeightsError(f"{config_path.parent} lacks {min(missing)}{others}, which its config.json asks for")
-        head = found.get("lm_head.weight")
-        if head is not None and not torch.equal(head[:], found["wte.weight"][:]):
-            raise WeightsError(f"{config_path.parent} has a head of its own; GPT-2's is the token embedding")
-
-        def read(name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
-            yield share.cut(name, found[name]) if share else found[name][:]
-
-        return fill_model(config, read, device, dtype, share)
 
 
 @contextmanager
@@ -142,40 +116,32 @@ def _check(path: Path, file: Any, config: ModelConfig, found: dict[str, Any]) ->
         found[name] = view
 
 
-@torch.no_grad()
-def fill_model(
-    config: ModelConfig,
-    read: Callable[[str, tuple[int, ...]], Iterator[Tensor]],
-    device: torch.device,
-    dtype: torch.dtype,
-    share: Share | None = None,
-) -> GPT2:
-    """A model whose parameters come from `read(name, shape)`: pieces that follow each other, flat or shaped.
-
-    share: the model is this part; the pieces are its own, the names and shapes those of the whole.
-    """
+@contextmanager
+def sized(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Where memory ends meanwhile, say how much a model of that shape takes."""
     try:
-        model = share.make(config, device, dtype) if share else GPT2(config, device, dtype)
+        yield
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error).lower():
             raise
         size = config.parameters * dtype.itemsize
         raise WeightsError(f"the weights take {size / 1e9:.1f} GB, more than {device} has free") from None
+
+
+@torch.no_grad()
+def fill_model(model: GPT2, read: Read) -> GPT2:
+    """Fill the parameters of a new model, and put it in evaluation mode."""
     model.requires_grad_(False).eval()
     extremes: dict[str, Tensor] = {}  # on the device, so that it is waited for once
-    own = model.config.parameter_shapes()
-    for name, shape in config.parameter_shapes().items():
-        target, rows = model.get_parameter(name), own[name][0]
+    for name, (rows, *_) in model.config.parameter_shapes().items():
+        target = model.get_parameter(name)
+        target[:rows].copy_(read(name)[:])  # casts, and crosses to the device
         target[rows:].zero_()  # the head's padding; no rows elsewhere
-        flat, filled = target[:rows].view(-1), 0
-        for piece in read(name, shape):
-            flat[filled : filled + piece.numel()].copy_(piece.reshape(-1))  # casts, and crosses to the device
-            filled += piece.numel()
         extremes[name] = torch.stack(target.aminmax())
     finite = torch.stack([*extremes.values()]).isfinite().all(1).tolist()  # NaN is the least and the greatest of any
     if broken := [name for name, right in zip(extremes, finite, strict=True) if not right]:
         others = f" and {len(broken) - 1} more tensors" if len(broken) > 1 else ""
-        kind = str(dtype).removeprefix("torch.")
+        kind = str(model.dtype).removeprefix("torch.")
         raise WeightsError(
             f"the weights hold NaN or infinity, in {kind}, in {broken[0]}{others}: fetch or copy them again"
         )
@@ -189,35 +155,25 @@ def random_model(
     std: float = 0.02,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    share: Share | None = None,
 ) -> GPT2:
+    """A model with random weights. Proofs of equality need `std` of 0.1 or more: at GPT-2's own 0.02 attention hardly
+    matters, and a hidden key leaves most greedy tokens as they were.
+    """
+    return fill_model(GPT2(config, device, dtype), random_weights(config, seed, std))
+
+
+def random_weights(config: ModelConfig, seed: int, std: float = 0.02) -> Read:
     """Random weights: normal with standard deviation `std`, LayerNorm's weights around 1.
 
     Drawn on the CPU whatever the device, each tensor from a generator of its own, so that a seed gives the same model
-    on every device. Proofs of equality need `std` of 0.1 or more: at GPT-2's own 0.02 attention hardly matters, and
-    a hidden key leaves most greedy tokens as they were.
+    on every device.
     """
+    shapes = config.parameter_shapes()
 
-    def draw(name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+    def read(name: str) -> Tensor:
         digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
         mean = 1.0 if re.search(r"ln_\w+\.weight$", name) else 0.0
-        for start in range(0, math.prod(shape), _CHUNK):
-            yield torch.empty(min(_CHUNK, math.prod(shape) - start)).normal_(mean, std, generator=generator)
+        return torch.empty(shapes[name]).normal_(mean, std, generator=generator)
 
-    def read(name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
-        whole = draw(name, shape)
-        yield from whole if share is None else [share.cut(name, torch.cat(list(whole)).view(shape))]
-
-    return fill_model(config, read, torch.device(device), dtype, share)
-
-
-def save_model(model: GPT2, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write config.json and model.safetensors, in `dtype` or as held, in the layout that transformers loads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {}
-    for name, shape in model.config.parameter_shapes().items():
-        rows = model.get_parameter(name).detach()[: shape[0]]  # without the head's padding
-        tensors[f"transformer.{name}"] = rows.to("cpu", dtype or rows.dtype).contiguous()
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(model.config.to_json(), indent=2) + "\n", encoding="utf-8")
+    return read

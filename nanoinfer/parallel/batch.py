@@ -130,10 +130,11 @@ def result(line: Line, done: Completion) -> str:
 
 def request_maker(model: str, revision: str | None, max_len: int | None) -> SampleMaker:
     """What checks the prompts for a model, whose weights are not loaded for it. ValueError for an unknown model."""
-    from nanoinfer.model.weights import model_config
+    from nanoinfer.model.weights import open_model
     from nanoinfer.text.tokenizer import gpt2_tokenizer
 
-    config = model_config(model, revision)
+    with open_model(model, 0, revision) as (config, _):
+        pass
     if max_len is not None and max_len > config.n_positions:
         raise ValueError(f"max_len must be at most the model's context of {config.n_positions} tokens, not {max_len}")
     context = max_len or config.n_positions

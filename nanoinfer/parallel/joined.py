@@ -13,7 +13,8 @@ from torch import Tensor
 
 from nanoinfer.engine.cpu_sampling import noise
 from nanoinfer.engine.penalties import PenaltySampler
-from nanoinfer.engine.sampling import Samplers, scaled
+from nanoinfer.engine.samplers import Samplers
+from nanoinfer.engine.sampling import scaled
 from nanoinfer.engine.state import BatchState
 from nanoinfer.parallel.sharded import ShardedGPT2
 

@@ -16,7 +16,7 @@ from nanoinfer.parallel.leader import LeadingEngine, RankEngine
 
 
 class NothingKept(NoCache):
-    """A `NoCache` for an engine whose state is on the device: whatever happens to a slot, there is nothing to do."""
+    """A `NoCache` for an engine whose state is on the device: whatever happens to a row, there is nothing to do."""
 
     def nothing(self, *_: Any) -> None:
         """Sequences begin, move and leave, and no key or value has to follow."""
@@ -53,7 +53,7 @@ class NaiveRank(RankEngine):
 
     def prefill_of(self, work: list[Work], begun: list[Sequence]) -> Mixed:
         pieces = [
-            ScoredPiece(s.slot, start, s.tokens[:count], True, following(s, start, count) if s in begun else ())
+            ScoredPiece(s.row, start, s.tokens[:count], True, following(s, start, count) if s in begun else ())
             for s, start, count in work
         ]
         return Mixed(pieces, [], [])

@@ -18,10 +18,11 @@ import torch
 import torch.distributed
 
 from nanoinfer.config import EngineConfig, Recipe
-from nanoinfer.engine.sampling import Samplers
+from nanoinfer.engine.penalties import AllSamplers
+from nanoinfer.engine.samplers import Samplers
+from nanoinfer.model.files import model_config
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
-from nanoinfer.model.weights import model_config
 from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
 from nanoinfer.parallel.leader import LeadingEngine, RankEngine
 from nanoinfer.parallel.naive import LeadingNaive, NaiveRank
@@ -48,7 +49,7 @@ class Rank:
 
     @property
     def part(self) -> PartOf:
-        """What `load_model` is to load."""
+        """What loads its part of a model."""
         return PartOf(self.shard, self.group)
 
     def engine(self, recipe: Recipe) -> Any:
@@ -110,11 +111,11 @@ class Rank:
         """Of a step on a CPU."""
         return asked or max(1, (os.cpu_count() or 1) // self.shard.size)
 
-    def samplers(self, base: Samplers, model: GPT2, max_batch: int) -> Samplers:
+    def samplers(self, base: Samplers, model: GPT2, max_batch: int) -> AllSamplers:
         """What a single device would use, for logits that are cut by vocabulary."""
         assert isinstance(model, ShardedGPT2)
         joined = JoinedSamplers(model, base)
-        return joined.samplers()._replace(scoring=JoinedPenaltySampler(max_batch, model, joined))
+        return AllSamplers(*joined.samplers(), JoinedPenaltySampler(max_batch, model, joined))
 
 
 def lead(config: EngineConfig, model: str | Path | GPT2, revision: str | None, device: torch.device) -> Rank:

@@ -8,17 +8,19 @@ al. 2019, "Megatron-LM", section 3. The table of embeddings is on every rank; of
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.devices import has_triton
+from nanoinfer.kernels.available import has_triton
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.model.ops import TorchOps
+from nanoinfer.model.weights import fill_model, open_model, sized
 from nanoinfer.parallel.shard import Shard
 
 if TYPE_CHECKING:
@@ -97,16 +99,25 @@ class ShardedGPT2(GPT2):
 
 
 class PartOf:
-    """What `load_model` is to make of a model: one rank's part."""
+    """Loads one rank's part of a model."""
 
     def __init__(self, shard: Shard, group: Group) -> None:
         self.shard, self.group = shard, group
 
+    def load(
+        self, name: str | Path, device: torch.device, dtype: torch.dtype, *, seed: int = 0, revision: str | None = None
+    ) -> GPT2:
+        """As `load_model`. Of a file, only the rank's slices are read."""
+        with open_model(name, seed, revision) as (config, read), sized(config, device, dtype):
+            return fill_model(self.make(config, device, dtype), lambda parameter: self.cut(parameter, read(parameter)))
+
     def make(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> GPT2:
+        """The part of a model of that shape, its parameters left to be filled."""
         self._config = config
         return ShardedGPT2(config, self.shard, self.group, device, dtype)
 
     def cut(self, name: str, tensor: Any) -> Tensor:
+        """The part of a parameter. tensor: it, or a file's view of it."""
         pieces = [tensor[index] for index in self.shard.pieces(name, self._config)]
         part = torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
         return part if self.shard.adds(name) else torch.zeros_like(part)

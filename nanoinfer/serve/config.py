@@ -7,69 +7,74 @@ import math
 import socket
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 KEY_VARIABLE = "NANOINFER_API_KEY"
-LEAST = {
-    "port": 0, "replicas": 1, "queue": 0, "connections": 1, "max_body": 1, "max_prompt_tokens": 1, "max_tokens": 1,
-    "max_rows": 1, "max_stops": 0, "max_stop_length": 1, "drain_timeout": 0,
+LEAST = {"port": 0, "replicas": 1}
+BOUNDS = {  # what a client could make large, and the least that each may be; of a time, 0 itself is too little
+    "queue": 0, "connections": 1, "max_body": 1, "max_prompt_tokens": 1, "max_tokens": 1, "max_rows": 1, "max_stops": 0,
+    "max_stop_length": 1, "request_timeout": 0, "body_timeout": 0, "stall_timeout": 0, "hang_timeout": 0,
+    "drain_timeout": 0,
 }  # fmt: skip
-
-
-def server(sentence: str, *names: str, **more: Any) -> Any:
-    """An option of where and how it listens."""
-    return typer.Option(*names, help=sentence, rich_help_panel="Server", **more)
-
-
-def bound(sentence: str, **more: Any) -> Any:
-    """An option that bounds what a client could make large."""
-    return typer.Option(help=sentence, rich_help_panel="Bounds", **more)
 
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """Options of `nanoinfer serve`, by name. ValueError, one sentence, for what makes no sense."""
+    """Options of `nanoinfer serve`, whose help is made of these lines. ValueError, one sentence, for what is wrong.
 
-    host: Annotated[str, server("Address to listen at; 0.0.0.0 is every one of this machine.")] = "127.0.0.1"
-    port: Annotated[int, server("Port to listen at; 0 takes a free one and prints it.")] = 8000
-    api_key: Annotated[
-        str | None,
-        server(
-            "Ask for this key. Everybody on the machine can read a command line, so prefer the variable.",
-            envvar=KEY_VARIABLE,
-            show_default=False,
-        ),
-    ] = None
-    name: Annotated[str | None, server("What clients call the model.", show_default="the model's")] = None
-    replicas: Annotated[int, server("Engines behind one queue, each in a process and on GPUs of its own.")] = 1
-    watch: Annotated[bool, server("A page at / on which one watches the engine work.", "--watch")] = False
-    watch_texts: Annotated[bool, server("It shows prompts and texts.", "--watch-texts")] = False
-    classroom: Annotated[bool, server("It can slow the engine down.", "--classroom")] = False
-    queue: Annotated[int, bound("Rows that may wait behind those that run; 429 beyond.")] = 256
-    connections: Annotated[int, bound("Open connections; 503 beyond.")] = 1024
-    max_body: Annotated[int, bound("Bytes of one request's body; 413 beyond.")] = 1 << 20
-    max_prompt_tokens: Annotated[int | None, bound("Tokens of a prompt; 400 beyond.", show_default="the context")] = (
-        None
-    )
-    max_tokens: Annotated[int | None, bound("The largest max_tokens; 400 beyond.", show_default="no bound")] = None
-    max_rows: Annotated[int, bound("Prompts times n of one request; 400 beyond.")] = 128
-    max_stops: Annotated[int, bound("Stop strings of one request; 400 beyond.")] = 4
-    max_stop_length: Annotated[int, bound("Characters of one stop string; 400 beyond.")] = 256
-    request_timeout: Annotated[float, bound("Seconds for one request; then 504, or an error in its stream.")] = 600.0
-    body_timeout: Annotated[float, bound("Seconds to send a request's body; then 408.")] = 30.0
-    stall_timeout: Annotated[float, bound("Seconds to take what is ready; then the connection is cut.")] = 30.0
-    hang_timeout: Annotated[float, bound("Seconds without a step while rows run; then it ends with an error.")] = 120.0
-    drain_timeout: Annotated[float, bound("Seconds that running requests have after SIGTERM or Ctrl-C.")] = 30.0
+    host: address to listen at; 0.0.0.0 is every one of this machine.
+    port: port to listen at; 0 takes a free one and prints it.
+    api_key: ask for this key. Everybody on the machine can read a command line, so prefer the variable.
+    name: what clients call the model. None: the model's.
+    replicas: engines behind one queue, each in a process and, on GPUs, with devices of its own.
+    watch: a page at / on which one watches the engine work.
+    watch_texts: it shows prompts and texts.
+    classroom: it can slow the engine down.
+    queue: rows that may wait behind those that run; 429 beyond.
+    connections: open connections; 503 beyond.
+    max_body: bytes of one request's body; 413 beyond.
+    max_prompt_tokens: tokens of one prompt; 400 beyond. None: the context.
+    max_tokens: the largest max_tokens; 400 beyond. None: none, the context ends a text.
+    max_rows: prompts times n of one request; 400 beyond.
+    max_stops: stop strings of one request; 400 beyond.
+    max_stop_length: characters of one stop string; 400 beyond.
+    request_timeout: seconds for one request; then 504, or an error in its stream.
+    body_timeout: seconds to send a request's body; then 408.
+    stall_timeout: seconds to take what is ready; then the connection is cut.
+    hang_timeout: seconds without a step while rows run; then it ends with an error.
+    drain_timeout: seconds that running requests have after SIGTERM or Ctrl-C.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    name: str | None = None
+    replicas: int = 1
+    watch: bool = False
+    watch_texts: bool = False
+    classroom: bool = False
+    queue: int = 256
+    connections: int = 1024
+    max_body: int = 1 << 20
+    max_prompt_tokens: int | None = None
+    max_tokens: int | None = None
+    max_rows: int = 128
+    max_stops: int = 4
+    max_stop_length: int = 256
+    request_timeout: float = 600.0
+    body_timeout: float = 30.0
+    stall_timeout: float = 30.0
+    hang_timeout: float = 120.0
+    drain_timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        for name, low in LEAST.items():
-            if (value := getattr(self, name)) is not None and not low <= value < math.inf:
+        for name, low in (LEAST | BOUNDS).items():
+            value: Any = getattr(self, name)
+            if name.endswith("_timeout") and name != "drain_timeout":
+                if not low < value < math.inf:
+                    raise ValueError(f"{name} must be more than {low} seconds, not {value}")
+            elif value is not None and not low <= value < math.inf:
                 raise ValueError(f"{name} must be at least {low}, not {value}")
-        for name in ("request_timeout", "body_timeout", "stall_timeout", "hang_timeout"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ValueError(f"{name} must be more than 0 seconds, not {value}")
         if self.port > 65535:
             raise ValueError(f"port must be at most 65535, not {self.port}")
         key = self.api_key  # HTTP strips blanks at its ends

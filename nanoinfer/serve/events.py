@@ -230,10 +230,13 @@ class Events:
                 taken.append([id_, blocks])
                 changed.update(blocks)
         kept = facts["kept"]
-        changed |= self._kept if not facts["idle"] else set()  # after a failure no text is known
+        after = (self._kept - changed).union(kept)
+        if len(after) != facts["idle"]:  # a step failed, and all texts were forgotten that were known before
+            changed |= self._kept
+            after = set(kept)
         if not changed:
             return {}
-        self._kept = (self._kept - changed).union(kept)
+        self._kept = after
         if self._cell > 1:
             return {"cells": self._picture(changed)}
         free = sorted(block for block in changed.difference(kept) if not self._owners[block])

@@ -17,8 +17,8 @@ from torch import Tensor
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine.mixed import NEWEST, Mixed, Piece, mixed_step
 from nanoinfer.engine.queue import Queued as Row
-from nanoinfer.engine.sampling import Samplers
-from nanoinfer.engine.state import BatchState, Fetch, upload
+from nanoinfer.engine.samplers import Samplers, cheapest
+from nanoinfer.engine.state import BatchState, Begun, Fetch, upload
 from nanoinfer.engine.step import Prompts
 from nanoinfer.model.gpt2 import GPT2
 
@@ -62,9 +62,11 @@ class DraftModel:
         reading = [row for row in rows if row in chunks]
         if not reading:
             return [[] for _ in rows]
-        self.state.admit([self._rows[row].slot for row in reading], [row.request for row in reading],
-                         [row.generated for row in reading])  # fmt: skip
-        sampler = self.samplers[max(0 if row.params.greedy else 2 if row.params.filters else 1 for row in reading)]
+        slots = [self._rows[row].slot for row in reading]
+        self.state.admit(
+            [Begun(slot, row.request.seed, row.generated, row.params) for slot, row in zip(slots, reading, strict=True)]
+        )
+        sampler = self.samplers[max(cheapest(row.params) for row in reading)]
         tokens = [self._step(list(chunks.values()), sampler)]  # penalties are not foreseen
         asked = [[row for row in reading if row in wanted]]
         for n in range(1, max(wanted.values(), default=0)):

@@ -103,9 +103,9 @@ class DraftEngine(QueueEngine):
     def room_for(self, s: Any, limit: int) -> int:
         """Of so many drafts, how many there is room for: the last blocks are left to others."""
         need: int = min(s.cached + s.ahead + 1, s.end)  # one that may have come to its end runs on until that is known
-        if self.blocks.available > len(self.running) and self.blocks.claim(s.slot, need + limit):
+        if self.blocks.available > len(self.running) and self.blocks.claim(s.row, need + limit):
             return limit
-        return min(limit, int(self.blocks.room(s.slot)) - need)
+        return min(limit, int(self.blocks.room(s.row)) - need)
 
     def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
         """Give each sequence its tokens one by one, as if each had come in a step of its own, at the same time."""
@@ -142,7 +142,7 @@ class Place(NamedTuple):
 class Guessed(NamedTuple):
     """A sequence as it will be if its drafts are right: what its part of a batch is made of."""
 
-    slot: int
+    row: int
     tokens: list[int]
 
 
@@ -180,7 +180,7 @@ class PlainDrafts(DraftEngine, PlainScores):
         """Put the newest token of each sequence and its drafts into a batch."""
         fed: list[Any] = []
         for (s, start, count), draft in zip(work, self.drafts, strict=True):
-            fed.append((Guessed(s.slot, [*s.tokens, *draft]), start, count + len(draft)))
+            fed.append((Guessed(s.row, [*s.tokens, *draft]), start, count + len(draft)))
         return Batch.of(fed, self.model.device)
 
     def choose_each(self, work: list[Work], logits: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from nanoinfer.engine.engine import Sequence as Running
 from nanoinfer.engine.engine import Work
 from nanoinfer.engine.graphs import Key, pick
 from nanoinfer.engine.penalties import PenaltySampler
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.scores import DeviceScores
 from nanoinfer.engine.state import BatchState
 from nanoinfer.kernels import paged_attention_torch
@@ -66,14 +66,14 @@ def verify_step(
         drafts = torch.where(drafts == NONE, NONE, drafter.propose(rows.row, rows.position, k))
     places = position + torch.arange(k + 1, device=device)  # (B, k + 1)
     real = F.pad(drafts != NONE, (1, 0), value=True) & (rows.live[:, None] > 0) & (places < work[:, :1])
-    slots = torch.where(real, rows.row[:, None], state.dummy).flatten()
+    row_of = torch.where(real, rows.row[:, None], state.dummy).flatten()
     token_ids = torch.cat([rows.token[:, None], drafts.clamp(min=0)], 1).flatten()
     positions = torch.where(real, places, 0).flatten()
     if B * (k + 1) <= getattr(cache, "one_by_one", 0):
-        batch: Batch = Each(token_ids, positions, slots, slots, 1, context - 1)
+        batch: Batch = Each(token_ids, positions, row_of, row_of, 1, context - 1)
     else:
         starts = torch.arange(B + 1, device=device) * (k + 1)
-        batch = Runs(token_ids, positions, slots, starts, k + 1, context - 1)
+        batch = Runs(token_ids, positions, row_of, starts, k + 1, context - 1)
     each = state.at(torch.arange(B * (k + 1), device=device) // (k + 1))  # copies
     each.step.add_((places - position).flatten())
     hidden = model.hidden(batch, partial(cache.attend, cache.plan(batch)))  # (B * (k + 1), C)
@@ -82,7 +82,7 @@ def verify_step(
     accepted = ((chosen[:, :k] == drafts) & brought).cumprod(1).sum(1, keepdim=True)  # (B, 1)
     counts = (accepted + 1) * going
     if drafter:
-        drafter.note(slots.view(B, k + 1), places + 1, chosen)
+        drafter.note(row_of.view(B, k + 1), places + 1, chosen)
     rows.token.copy_(torch.where(going, chosen.gather(1, accepted), rows.token[:, None])[:, 0])
     rows.integers[1:3].add_(counts[:, 0])  # position and step
     return torch.cat([chosen, counts, brought.sum(1, keepdim=True)], 1)
@@ -181,8 +181,8 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
         ends: list[int] = [0] * launch.live
         drafts: list[Sequence[int]] = [()] * launch.live
         for (s, _, count), draft in zip(work, self.drafts, strict=True):
-            room = self.blocks.room(s.slot) if self.blocks else s.end
-            ends[s.slot], drafts[s.slot] = min(room, s.end - 1), draft
+            room = self.blocks.room(s.row) if self.blocks else s.end
+            ends[s.row], drafts[s.row] = min(room, s.end - 1), draft
             s.ahead += count - 1  # type: ignore[attr-defined]
         return Verify(launch, ends, drafts)
 

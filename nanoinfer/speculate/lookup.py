@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from nanoinfer.cache.paged import kernels_for
 from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.engine.state import upload
 from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.kernels.available import kernels_for
 from nanoinfer.speculate.drafts import NONE, agreeing
 
 LONGEST = 3  # tokens of an n-gram that is looked for; then shorter ones
@@ -95,7 +95,7 @@ class PromptLookup:
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
         self.learn(rows)
         lengths = [len(row.request.prompt_token_ids) + len(row.token_ids) for row in rows]
-        where = upload([[row.slot, length - 1] for row, length in zip(rows, lengths, strict=True)], torch.int64,
+        where = upload([[row.row, length - 1] for row, length in zip(rows, lengths, strict=True)], torch.int64,
                        self.texts.device)  # fmt: skip
         drafts = self.propose(where[:, 0], where[:, 1], max(limits)).tolist()
         return [[token for token in draft[:limit] if token != NONE]
@@ -118,7 +118,7 @@ class PromptLookup:
         for row in rows:
             known = self._known.get(row, 0)
             if text := self._text(row, known):
-                begin = row.slot * width + known
+                begin = row.row * width + known
                 places.append(torch.arange(begin, begin + len(text)))
                 tokens.extend(text)
                 self._known[row] = known + len(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.config import LOOKUP, NGRAM, EngineConfig
 from nanoinfer.engine import cpu_sampling
-from nanoinfer.engine.sampling import SAMPLERS, Samplers
+from nanoinfer.engine.samplers import SAMPLERS, Samplers
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.speculate.draft_model import DraftModel

@@ -43,9 +43,7 @@ class RequestMaker:
             raise ValueError(f"params must be one, or one a prompt: there are {len(params)} for {len(items)} prompts")
         names = [f"prompt {i}" if len(items) > 1 else "prompt" for i in range(len(items))]
         checked = [self._token_ids(item, name, p) for item, name, p in zip(items, names, params, strict=True)]
-        return [
-            request for i, (ids, p) in enumerate(zip(checked, params, strict=True)) for request in self.make(i, ids, p)
-        ]
+        return [self.make(i, ids, p) for i, (ids, p) in enumerate(zip(checked, params, strict=True))]
 
     def _token_ids(self, prompt: Prompt, name: str, params: SamplingParams) -> tuple[int, ...]:
         ids = self.tokenizer.encode(prompt, context=self.max_len, name=name) if isinstance(prompt, str) else prompt
@@ -68,10 +66,10 @@ class RequestMaker:
         """The parameters of prompts that bring none."""
         return SamplingParams()
 
-    def make(self, index: int, token_ids: tuple[int, ...], params: SamplingParams) -> list[Request]:
+    def make(self, index: int, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
         """The request of one prompt."""
         seed = self.seeds.getrandbits(32) if params.seed is None else params.seed
-        return [Request(**self.fields(index, token_ids, params), seed=seed)]
+        return Request(**self.fields(index, token_ids, params), seed=seed)
 
     def fields(self, index: int, token_ids: tuple[int, ...], params: SamplingParams) -> dict[str, Any]:
         """Whatever a request has besides its seed."""

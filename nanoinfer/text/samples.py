@@ -16,6 +16,9 @@ SEED_STEP = 0x4F1BBCDCBFA53E0B  # 2^63 over the golden ratio: its multiples lie 
 class SampleMaker(RequestMaker):
     """A `RequestMaker` of params.n requests a prompt, side by side."""
 
+    def requests(self, prompts: Any, params: Any) -> list[Any]:
+        return [request for samples in super().requests(prompts, params) for request in samples]
+
     def check_length(self, name: str, length: int, params: Any) -> None:
         if params.max_tokens:
             super().check_length(name, length, params)
@@ -26,7 +29,7 @@ class SampleMaker(RequestMaker):
     def default() -> SamplingParams:
         return SamplingParams()
 
-    def make(self, index: int, token_ids: tuple[int, ...], params: Any) -> list[Any]:
+    def make(self, index: int, token_ids: tuple[int, ...], params: Any) -> Any:
         seed = self.seeds.getrandbits(32) if params.seed is None else params.seed  # one a prompt, however many samples
         fields = [self.fields(index, token_ids, params) for _ in range(params.n)]  # a stream of stop strings for each
         return [Request(**each, seed=sample_seed(seed, sample), sample=sample) for sample, each in enumerate(fields)]

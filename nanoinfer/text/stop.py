@@ -15,22 +15,21 @@ class TextStream:
     """Text of one row as its tokens come: whole characters only, and nothing of a stop string.
 
     Text that may turn out to be the beginning of a stop string is held back until it is known. `text` is all that has
-    come so far, `new` what the last token added, and `stopped` whether a stop string has come: nothing follows it.
+    come so far, and `stopped` whether a stop string has come: nothing follows it.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._tokenizer, self._stop = tokenizer, tuple(stop)
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._held = ""
-        self.text, self.new, self.stopped = "", "", False
+        self._held, self.text, self.stopped = "", "", False
 
     def extend(self, token_ids: Sequence[int]) -> str:
         """Take any number of tokens; return the text that is now certain."""
         if self._stop:  # which may come between two of them
             return "".join(map(self.push, token_ids))
-        self.new = self._utf8.decode(self._tokenizer.bytes_of(token_ids))
-        self.text += self.new
-        return self.new
+        new = self._utf8.decode(self._tokenizer.bytes_of(token_ids))
+        self.text += new
+        return new
 
     def push(self, token_id: int) -> str:
         """Take one token; return the text that is now certain, often empty."""
@@ -40,9 +39,9 @@ class TextStream:
         found = [at for stop in self._stop if (at := text.find(stop)) >= 0]
         self.stopped = bool(found)
         sure = min(found) if found else len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)
-        self.new, self._held = text[:sure], "" if found else text[sure:]
-        self.text += self.new
-        return self.new
+        self._held = "" if found else text[sure:]
+        self.text += text[:sure]
+        return text[:sure]
 
     def finish(self) -> str:
         """No token follows: return what was held back. Half a character becomes U+FFFD, which ends no stop string."""

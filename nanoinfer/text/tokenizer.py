@@ -28,19 +28,16 @@ class Tokenizer:
         data = files("nanoinfer").joinpath("data/gpt2.tiktoken").read_bytes()
         if hashlib.sha256(data).hexdigest() != RANKS_SHA256:
             raise ValueError("nanoinfer/data/gpt2.tiktoken does not have its published hash; install nanoinfer again")
-        ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in data.splitlines())}
+        ids = {base64.b64decode(token): int(id_) for token, id_ in (line.split() for line in data.splitlines())}
         special = {"<|endoftext|>": END_OF_TEXT}
-        self._bytes = {rank: token for token, rank in ranks.items()} | {END_OF_TEXT: b"<|endoftext|>"}
-        self._bpe = tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
+        self._bytes = {id_: token for token, id_ in ids.items()} | {END_OF_TEXT: b"<|endoftext|>"}
+        self._bpe = tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ids, special_tokens=special)
 
-    def encode(
-        self, text: str, *, context: int | None = None, allow_special: bool = False, name: str = "prompt"
-    ) -> list[int]:
-        """Token ids of `text`, which errors call `name`.
+    def encode(self, text: str, *, context: int | None = None, name: str = "prompt") -> list[int]:
+        """Token ids of `text`, which errors call `name`. `<|endoftext|>` is text like any other.
 
         `context`: the model's context in tokens; a text too long for it in any case is refused untokenized, since
-        a million spaces overflow the stack of tiktoken's regular expression. `allow_special`: read
-        `<|endoftext|>` as the token of that name; by default it is text like any other.
+        a million spaces overflow the stack of tiktoken's regular expression.
         Raises ValueError for such a text, and for one with a lone surrogate, which no UTF-8 can hold.
         """
         try:
@@ -50,8 +47,6 @@ class Tokenizer:
             raise ValueError(f"{name} must be text that UTF-8 can hold, but has a lone surrogate, {bad}") from None
         if context is not None and size > LONGEST_TOKEN * context:
             raise ValueError(f"{name} has {size:,} bytes, more than a context of {context} tokens can hold")
-        if allow_special:
-            return self._bpe.encode(text, allowed_special="all")
         return self._bpe.encode_ordinary(text)
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -10,7 +10,7 @@ import torch
 
 from nanobench.micro import ragged, ragged_variants
 from nanobench.micro.ragged import RaggedReport
-from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.kernels import ragged_attention_torch
 from nanoinfer.model.gpt2 import GPT2
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ ROWS = [(0, 5), (20, 1), (16, 7)]
     "owner, function, variant",
     [
         (ragged_variants, "gather_pages", "sdpa, pages gathered"),
-        (paged_attention_torch, "attend_ragged", "ragged kernel"),
+        (ragged_attention_torch, "attend_ragged", "ragged kernel"),
     ],
 )
 def test_variants_agree_and_a_wrong_one_is_not_timed(

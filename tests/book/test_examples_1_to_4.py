@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from nanocourse.exercises import answers
 from nanoinfer import LLM
 from nanoinfer.cache.none import NoCache
-from nanoinfer.devices import has_triton
 from nanoinfer.engine.sampling import threshold
 from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.kernels.available import has_triton
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.weights import random_model

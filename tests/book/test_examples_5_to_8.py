@@ -43,6 +43,13 @@ class TestChapter5:
         oracle = running.told(LLM(running.model(), engine="naive"), [text])[0][len(text) :]
         assert told(5, "names")["by all before it"] == ['"' + oracle.replace("\n", "\\n") + '"']
 
+    def test_chunks_change_no_token_unless_each_is_a_text_of_its_own(self) -> None:
+        running, texts = module(5, "running"), told(5, "chunks")
+        naive = LLM(running.model(), engine="naive")
+        (oracle,) = running.told(naive, [module(5, "example").LONG], SamplingParams(max_tokens=14, temperature=0))
+        assert texts["in chunks of 8"] == ['"' + oracle.replace("\n", "\\n") + '"']
+        assert texts["each chunk by itself"] != texts["in chunks of 8"]
+
     def test_a_client_that_waits_for_answers_sees_no_delay(self) -> None:
         """And is mended by a clock that starts when a request is due."""
         closed, due, open_loop = (re.findall(r"([\d,.]+) ms", line) for line in shown(5, "omission")[1:])

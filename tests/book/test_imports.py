@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tokenize
 from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from nanobook.figures.packages import room_of
+from nanobook.lines import BUDGETS, sums
 from nanobook.source import PACKAGES, Graph, code_lines, folder_of, grouped, import_graph, imported, modules, reduced
-from nanobook.syllabus import ENGINE, Syllabus, syllabus
+from nanobook.syllabus import ENGINE, Syllabus, engine_root, file_of, syllabus
 from tests.book.chapter_pages import ROOT, checkout
 
 ALLOWED = {
@@ -25,6 +27,7 @@ ALLOWED = {
 ENGINES_OWN = {
     "torch", "triton", "numpy", "tiktoken", "safetensors", "huggingface_hub", "typer", "rich", "prompt_toolkit"
 }  # fmt: skip
+HELD = ("chapter 1", "chapter 2", "chapter 3", "chapter 4")
 OURS = {*PACKAGES, "tests", *ENGINES_OWN}
 SERVING = {"fastapi", "starlette", "uvicorn", "uvloop", "prometheus_client", "pydantic"}
 SPREADING = {"pyarrow", "ray"}
@@ -120,6 +123,13 @@ class TestThePackages:
         plain = {name: needed - rooms for name, needed in engine.items() if name not in rooms}
         assert against(syllabus(), plain) == []
 
+    def test_chapter_1_has_no_identifier_of_a_later_one(self) -> None:
+        later = {"lag", "in_flight", "preempt", "logprobs", "draft", "rank", "capture", "graph", "dummy", "observer"}
+        for module in syllabus().chapters[0].modules:
+            source = (engine_root() / file_of(module)).read_text(encoding="utf-8").splitlines(keepends=True)
+            tokens = tokenize.generate_tokens(iter(source).__next__)
+            assert not later & {token.string for token in tokens if token.type == tokenize.NAME}, module
+
 
 class TestWhatALearnerInstalls:
     def test_the_engine(self, files: Mapping[str, Path]) -> None:
@@ -212,6 +222,11 @@ def test_lines_of_code_leave_out_what_is_none() -> None:
     source = '"""Doc\n\nstring."""\n\nX = 1  # a comment\n# another\n\n\n'
     source += 'def f():\n    """Doc."""\n    return (\n        X\n    )\n'
     assert code_lines(source) == 5
+
+
+def test_areas_stay_within_their_budgets() -> None:
+    lines, _ = sums(ROOT)
+    assert {area: lines[area] for area in HELD if lines[area] > BUDGETS[area]} == {}
 
 
 def test_arrows_that_follow_from_others_are_left_out() -> None:

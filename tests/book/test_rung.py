@@ -35,6 +35,9 @@ def test_a_rung_runs_alone(number: int, tmp_path: Path) -> None:
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    (small,) = tmp_path.glob("chapters/*/small.py")
+    told = subprocess.run([sys.executable, str(small)], capture_output=True, text=True, check=True)
+    assert len(told.stdout.split()) > 20
 
 
 def test_what_is_shown_and_refused(tmp_path: Path) -> None:

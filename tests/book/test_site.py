@@ -135,7 +135,7 @@ class TestPages:
         [
             ('<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.plan", begin="block =") ]]]-->', (1, 1)),
             ('<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.plan", doc=False) ]]]-->', (1, 0)),  # quoted whole
-            ("`GraphRunner.decode`", (0, 0)),  # of chapter 4
+            ("`GraphEngine.decode`", (0, 0)),  # of chapter 4
         ],
     )
     def test_the_source_is_there_where_it_adds_something(

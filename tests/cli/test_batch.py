@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import save_model
 from nanoinfer.parallel import batch
 from nanoinfer.parallel.lines import line_seed
 from tests.cli.commands import Result, assert_refused, ended, posix, start

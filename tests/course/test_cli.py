@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -14,12 +15,15 @@ from pathlib import Path
 import pytest
 
 from nanocourse.exercises import chapters
+from nanocourse.exercises.moved import MOVED, told
+from nanocourse.grade.assignment import Assignment, Part, new_secret
+from nanocourse.grade.grade_class import Entry, Task
 from nanocourse.learner import predict
-from nanocourse.learner.folder import Folder
+from nanocourse.learner.folder import Folder, Progress, Tries
 from nanocourse.learner.predict import Prediction
 from nanocourse.learner.quiz import questions
 from nanoinfer import cli
-from nanoinfer.devices import has_triton
+from nanoinfer.kernels.available import has_triton
 from tests.course.learner_files import Course, Told, answer, own, right_file
 
 CHAPTER = chapters.chapter(1)
@@ -47,6 +51,34 @@ def test_start_writes_stubs_once_and_names_the_next_exercise(here: Path, course:
     progress.of("3.2").last = "passed"
     folder.save(progress)
     assert "nanoinfer course check 3.1\n" in course("start", "3").out
+
+
+@pytest.mark.parametrize("id", MOVED)
+def test_an_exercise_that_has_moved_is_named_and_nothing_of_before_is_lost(here: Path, course: Course, id: str) -> None:
+    """In a learner's folder, and with an assignment and the records that a teacher has of it."""
+    (was, now, file), sentence = MOVED[id], told(id)
+    exercise, mine = chapters.exercise(now), Folder(here / "my-course")
+    (mine.path / was).parent.mkdir(parents=True)
+    (mine.path / was).write_text(right_file(exercise))
+    passed = hashlib.sha256((mine.path / was).read_bytes()).hexdigest()
+    mine.save(Progress({id: Tries(tries=3, passed=passed, last="passed")}))
+    for words in (f"start {now[0]}", f"check {id}", "status"):
+        assert course(*words.split()).err.count(sentence) == 1
+    assert file in sentence
+    (mine.path / was).replace(mine.path / file)
+    done = course("status")
+    assert f"{now} {exercise.spec.title}: passed; tries 3" in done.out
+    assert done.err == ""
+
+    Assignment(int(id[0]), "An older one", (Part(id),)).save(here)
+    (here / "secret.txt").write_text(new_secret())
+    (here / "class" / "anna").mkdir(parents=True)
+    record = Task(here, here, here / "results").record(Entry("anna", here / "class" / "anna"))
+    record.parent.mkdir()
+    record.write_text("a grade of before")
+    graded = course("grade", "class", "--assignment", ".", "--csv", "out.csv", "--results", "results")
+    assert sentence in graded.err
+    assert record.read_text() == "a grade of before"
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

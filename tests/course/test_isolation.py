@@ -158,10 +158,11 @@ def attention():
     assert not {"PATH", "NANOINFER_TEST_SECRET", "PYTHONPATH", "USER"} & set(variables)
     assert opened == [0, 1, 2, 3, 4]  # nothing, what it prints (twice), and the two pipes
     machinery = "checks.server checks.wire exercises.cases exercises.chapters exercises.exercise exercises.kernels"
-    machinery += " exercises.kernel_source exercises.outcomes exercises.scene"
+    machinery += " exercises.kernel_source exercises.moved exercises.outcomes exercises.scene"
     known = {f"nanocourse.{name}" for name in machinery.split()}
     assert known <= set(modules)  # it does see what is there
-    others = set(modules) - known - {"nanoinfer", "nanoinfer.model.config", "nanoinfer.devices"}
+    known |= {"nanoinfer", "nanoinfer.model.config", "nanoinfer.kernels", "nanoinfer.kernels.available"}
+    others = set(modules) - known
     assert all(name == "nanocourse.grade.confined_server" or ".isolation." in name for name in others), others
 
 

@@ -13,7 +13,7 @@ from nanocourse.checks.results import ExerciseResult
 from nanocourse.checks.worker import Worker
 from nanocourse.exercises import chapters, kernels
 from nanocourse.exercises.exercise import COMPILES
-from nanoinfer.devices import has_triton
+from nanoinfer.kernels.available import has_triton
 from tests.course.learner_files import Keep, checked, right_file
 
 triton = pytest.mark.skipif(not has_triton(), reason="there are no wheels of Triton here")

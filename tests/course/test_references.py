@@ -25,7 +25,7 @@ def test_1_7_counts_what_the_engine_does(length: int) -> None:
     """By torch's own counter of operations."""
     config = ModelConfig(n_layer=3, n_head=2, n_embd=32, n_positions=40, vocab_size=128)
     model = random_model(config, seed=0)
-    text: Any = SimpleNamespace(tokens=[*range(length)], slot=0)
+    text: Any = SimpleNamespace(tokens=[*range(length)], row=0)
     batch = Batch.of([(text, 0, length)], model.device)
     counted = answers.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 128}, length, 4)
     plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know a CPU's fused kernel

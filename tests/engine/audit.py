@@ -91,18 +91,18 @@ class Audit:
         if not self.preemption:
             return []
         size, owned, reserved = self.blocks.block_size, self.blocks.owned, self.blocks.reserved
-        holders = Counter(block for s in running for block in owned[s.slot])
+        holders = Counter(block for s in running for block in owned[s.row])
         available, victims, there = self.blocks.available, list[Any](), list(running)
         for s in running:
-            full = s.cached == (len(owned[s.slot]) + reserved[s.slot]) * size
+            full = s.cached == (len(owned[s.row]) + reserved[s.row]) * size
             if s not in there or not s.decoding or not full:
                 continue
             while not available and s in there:
                 victim = there.pop()
                 victims.append(victim)
-                theirs = owned[victim.slot]
+                theirs = owned[victim.row]
                 holders.subtract(theirs)
-                available += reserved[victim.slot] + len([block for block in theirs if not holders[block]])
+                available += reserved[victim.row] + len([block for block in theirs if not holders[block]])
             available -= s in there
         return victims
 
@@ -157,9 +157,9 @@ class Audit:
     def check_room(self) -> None:
         blocks = self.blocks
         for s in self.engine.running:
-            owned = len(blocks.owned[s.slot])
+            owned = len(blocks.owned[s.row])
             room = max(self.first_room(s, self.known[s]), s.cached + (s in self.decoding))
-            has, text = owned + blocks.reserved[s.slot], blocks.blocks_of(s.cached + self.pieces.get(s, 0))
+            has, text = owned + blocks.reserved[s.row], blocks.blocks_of(s.cached + self.pieces.get(s, 0))
             most = s.end if self.drafts else room
             must(blocks.blocks_of(room) <= has <= blocks.blocks_of(most), "room is reserved for what comes")
             must(text <= owned <= (has if self.drafts else text), "a text has its blocks, no more")

@@ -95,7 +95,7 @@ def graph_llm(
         warnings.simplefilter("ignore", RuntimeWarning)
         llm = LLM(model, engine=engine, max_batch=max_batch, **{"max_graph_batch": max_batch, **settings})
     core: Any = llm.core
-    core.lag, runner_of(llm).recorder, getattr(core, "scheduler", core).mixed = lag, recorder or Recording(), mixed
+    core.lag, core.recorder, core.mixed = lag, recorder or Recording(), mixed
     if read_multiple:
         core.cache.read_multiple = read_multiple
     return llm
@@ -104,10 +104,6 @@ def graph_llm(
 def prove(llm: LLM, lengths: list[int], params: Any) -> None:
     """Every token is the naive oracle's."""
     print(verify_tokens(llm.forward_logits, llm.generate(prompts_of(lengths), params), params))
-
-
-def runner_of(llm: LLM) -> Any:  # TEMP: of an engine that drafts, which is the old one
-    return getattr(llm.core, "runner", llm.core)
 
 
 def idle(llm: LLM) -> None:

@@ -30,21 +30,19 @@ from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.engine import graphs
 from nanoinfer.engine.engine import Sequence
-from nanoinfer.engine.graph_stats import GraphStats
-from nanoinfer.engine.graphs import GraphEngine
-from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.queue import Queued
-from nanoinfer.engine.quick import QuickChoice
-from nanoinfer.engine.sampling import Samplers, greedy, gumbel, sample
-from nanoinfer.engine.scores import DeviceScores, PlainScores
+from nanoinfer.engine.samplers import greedy, sample
+from nanoinfer.engine.sampling import gumbel, sample_filtered
 from nanoinfer.engine.state import BatchState, Fetch
+from nanoinfer.make import DraftQueue, EagerDrafts, EagerQueue, GraphQueue
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.speculate.coin import CoinDrafter
-from nanoinfer.speculate.engine import PlainDrafts, Run
-from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged
+from nanoinfer.speculate.engine import Run
+from nanoinfer.speculate.graphs import VerifiedPaged
 from nanoinfer.speculate.lookup import PromptLookup
 from nanoinfer.speculate.pays import Pays
 from tests.engine.audit import Audit, must
@@ -113,7 +111,7 @@ class Rule(GPT2):
         history, cache, plan = self.history[0], attend.func.__self__, attend.args[0]
         history.fail()
         keys: list[float] = cache.k.view(-1).tolist()
-        each = [t.tolist() for t in (batch.token_ids, batch.positions, batch.slots, plan.places)]
+        each = [t.tolist() for t in (batch.token_ids, batch.positions, batch.row, plan.places)]
         must(sum(slot < history.max_batch for slot in each[2]) <= history.audit.budget, "the budget holds")
         for token, position, slot, place in zip(*each, strict=True):
             must(position < batch.past + batch.longest, "no token stands behind the longest context")
@@ -140,32 +138,6 @@ class Rule(GPT2):
 
     def head(self, x: Tensor) -> Tensor:
         return LOGITS[x[:, 0].long()]
-
-
-class Eager(PlainScores, QuickChoice):
-    """Chapter 5 over chapters 1 to 3; it counts for whom it chooses."""
-
-    history: History
-
-    def choose(self, logits: Tensor, sequences: list[Sequence]) -> Tensor:
-        self.history.note_chosen([s.request.seed for s in sequences if getattr(s, "decoding", True)])
-        return super().choose(logits, sequences)
-
-
-class EagerDrafts(PlainDrafts, Eager):
-    """Chapter 7 over the same."""
-
-
-class Graphed(DeviceScores, GraphEngine):
-    """Chapter 5 over chapter 4."""
-
-    Stats = GraphStats
-
-
-class GraphedDrafts(GraphDrafts):
-    """Chapter 7 over all of that."""
-
-    Stats = GraphStats
 
 
 class History:
@@ -247,14 +219,14 @@ class History:
             settings |= {"draft_tokens": random.randint(1, 9), "adaptive": random.choice([None, None, Toggled(random)])}
             settings["drafter"] = self.drafter = self.make_drafter(settings["draft_tokens"])
         if not self.captured:
-            engine = (EagerDrafts if self.drafts else Eager)(model, self.cache, max_batch, **settings)
-            engine.history = self
+            engine: Any = (EagerDrafts if self.drafts else EagerQueue)(model, self.cache, max_batch, **settings)
+            watch(engine, "choose", self.note_eager)
             return engine
         scoring = PenaltySampler(max_batch, VOCAB, CPU, self.counted(sample))
-        samplers = Samplers(self.counted(greedy), self.counted(sample), scoring=scoring)
+        samplers = AllSamplers(self.counted(greedy), self.counted(sample), sample_filtered, scoring)
         watch(scoring, "move", self.fail)
         recorder = REPEAT if self.drafts == "within" else random.choice([None, REPEAT])
-        return (GraphedDrafts if self.drafts else Graphed)(
+        return (DraftQueue if self.drafts else GraphQueue)(
             model, self.cache, max_batch, recorder=recorder, max_rows=max_batch, samplers=samplers, lag=self.lag,
             **settings,
         )  # fmt: skip
@@ -281,6 +253,9 @@ class History:
     def note_chosen(self, seeds: list[int]) -> None:
         self.chosen.update(seed for seed in seeds if seed not in self.no_tokens)
 
+    def note_eager(self, _: Tensor, sequences: list[Sequence]) -> None:
+        self.note_chosen([s.request.seed for s in sequences if getattr(s, "decoding", True)])
+
     def note_settled(self, _: Any, tokens: list[Any]) -> None:
         """Of what steps with drafts have chosen, some is behind a wrong draft, or where there was none."""
         for token in tokens:
@@ -294,7 +269,7 @@ class History:
         if self.captured:
             seed = int(self.engine.state.seed[slot])
         else:
-            (seed,) = [s.request.seed for s in self.engine.running if s.slot == slot]
+            (seed,) = [s.request.seed for s in self.engine.running if s.row == slot]
         if not self.fed[seed]:
             self.calls["cached"] += position
             self.fed[seed] = position
@@ -415,7 +390,7 @@ class History:
     def check_state(self) -> None:
         """What the device holds is what the host's sequences say, and all else is padding."""
         engine = self.engine
-        slots = {s.slot: s for s in engine.running}
+        slots = {s.row: s for s in engine.running}
         assert sorted([*slots, *engine.free]) == list(range(self.max_batch))
         if self.captured:
             state = engine.state
@@ -442,11 +417,11 @@ class History:
         assert len(s.times) == count
         assert not self.drafts or not s.ahead
         if self.blocks and not self.drafts:
-            assert len(self.blocks.owned[s.slot]) == self.blocks.blocks_of(s.cached)
+            assert len(self.blocks.owned[s.row]) == self.blocks.blocks_of(s.cached)
         if self.captured:
-            assert self.engine.state.integers[:3, s.slot].tolist() == [s.tokens[-1], s.cached, count]
+            assert self.engine.state.integers[:3, s.row].tolist() == [s.tokens[-1], s.cached, count]
             if s.params.penalises:
-                counts = self.engine.samplers.scoring.counts[s.slot]
+                counts = self.engine.samplers.scoring.counts[s.row]
                 assert counts.tolist() == torch.bincount(torch.tensor(s.token_ids), minlength=VOCAB).tolist()
 
     def check_tokens(self, s: Any) -> None:

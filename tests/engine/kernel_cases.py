@@ -46,12 +46,12 @@ class Case(NamedTuple):
     @property
     def real(self) -> Tensor:
         """(N,) which tokens are not the dummy row's."""
-        return (self.batch.slots < len(self.tables) - 1).cpu()
+        return (self.batch.row < len(self.tables) - 1).cpu()
 
     def slots(self, n: int) -> tuple[Tensor, Tensor]:
         """Where the text of token n stands so far: pages (S,), and places in them (S,)."""
         t, page = torch.arange(int(self.batch.positions[n]) + 1), self.k_pool.shape[2]
-        return self.tables[self.batch.slots[n]].cpu().long()[t // page], t % page
+        return self.tables[self.batch.row[n]].cpu().long()[t // page], t % page
 
     def plain(self) -> Tensor:
         """(N, H, D) float64: for each token a softmax over its text so far, gathered slot by slot."""

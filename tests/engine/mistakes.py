@@ -74,7 +74,7 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
         DeviceEngine, "close_gaps", "return sources, gaps", "return sources[1:], gaps[1:]")),
     "the observer does not hear of all": ("", edited(
         QueueEngine, "step", "self.observer.stepped(settled)", "self.observer.stepped(settled[1:])")),
-    "a slot is not freed": ("", edited(
+    "a row is not freed": ("", edited(
         DeviceEngine, "place", "state.free(slice(step.live,", "state.free(slice(step.live + 1,")),
     "the same piece again": ("a place is written once", edited(
         DeviceEngine, "pack", "s.cached = start + count", "s.cached = start + count * s.decoding")),
@@ -89,12 +89,12 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
     "the state moves nothing": ("", changed(BatchState, "move", nothing)),
     "tables stay where they are": ("", changed(CapturedPaged, "move", nothing)),
     "no step is made for the longest text": ("no token stands behind the longest context", edited(
-        DeviceEngine, "pack", "max([start + count for", "max([start for")),
+        DeviceEngine, "pack", "1 + max([start for", "max([start for")),
 }  # fmt: skip
 
 WITH_PREEMPTION: dict[str, tuple[str, Mutate]] = {
     "a row gives way ahead of need": ("the youngest give way to one that lacks a block", edited(
-        QueueEngine, "with_room", "claim(s.slot, s.cached + 1)", "claim(s.slot, s.cached + 99)")),
+        QueueEngine, "with_room", "claim(s.row, s.cached + 1)", "claim(s.row, s.cached + 99)")),
     "a preemption is not counted": ("preemptions are counted", edited(
         QueueEngine, "preempt", "self.stats.preemptions += 1", "pass")),
     "preempted rows come back ahead of their tokens": ("", edited(
@@ -114,24 +114,24 @@ AFTER_FAILURES: dict[str, tuple[str, Mutate]] = {
         QueueEngine, "abandon", "self.blocks.forget()", "pass")),
 }  # fmt: skip
 
-DENSE = {"a slot is not emptied": ("a place is written once", changed(DenseCache, "release", nothing))}
+DENSE = {"a row is not emptied": ("a place is written once", changed(DenseCache, "release", nothing))}
 
 OWNED: dict[str, tuple[str, Mutate]] = {
     "a block for two": ("a block is free, idle or owned", edited(
         SharedBlocks, "allocate", "self.users[block] = 1", "self.users[block] = 1; self.free += [3] * (block == 3)")),
     "blocks are kept": ("a row's blocks stay its own", changed(BlockManager, "release", nothing)),
     "the reservation is kept": ("a row's reservation is its own", edited(
-        BlockManager, "release", "self.owned[slot], self.reserved[slot] = [], 0", "self.owned[slot] = []")),
+        BlockManager, "release", "self.owned[row], self.reserved[row] = [], 0", "self.owned[row] = []")),
     "news of a block goes to where its row was": ("", edited(
         SharedBlocks, "rename", "self.told[target], self.told[source] = self.told[source], 0", "pass")),
     "one token too few is asked for": ("room is reserved for what comes", edited(
         SharedRoom, "admit", "else longest\n", "else longest - 1\n")),
     "blocks come out of no reservation": ("a row's reservation is its own", edited(
-        BlockManager, "grow", "self.reserved[slot] -= 1", "pass")),
+        BlockManager, "grow", "self.reserved[row] -= 1", "pass")),
     "one token too few has room": ("a row has room for its text", edited(
         BlockManager, "grow", "self.block_size < tokens", "self.block_size < tokens - 1")),
     "a block too many": ("a text has its blocks, no more", edited(
-        CapturedPaged, "news", "grow(s.slot, start + count)", "grow(s.slot, len(s.tokens))")),
+        CapturedPaged, "news", "grow(s.row, start + count)", "grow(s.row, len(s.tokens))")),
 }  # fmt: skip
 
 EXPECTED = "what is known is what should be"
@@ -155,7 +155,7 @@ SHARED: dict[str, tuple[str, Mutate]] = {
     "a key is the block's tokens alone": (EXPECTED, edited(
         SharedBlocks, "_extend", "keys[-1] if keys else self.identity", "self.identity")),
     "a block is found ahead of the step that fills it": (EXPECTED, edited(
-        SharedBlocks, "extend", "tokens // self.block_size", "len(self.owned[slot])")),
+        SharedBlocks, "extend", "tokens // self.block_size", "len(self.owned[row])")),
     "a text is known before it is fed": ("a block that can be found is written", edited(
         QueueEngine, "leave", "s.tokens[: s.cached]", "s.tokens")),
     "a forgotten block keeps its key": ("a key is its block's", edited(
@@ -170,7 +170,7 @@ SHARED: dict[str, tuple[str, Mutate]] = {
     "a hit is not counted": ("a block counts its rows", edited(
         SharedBlocks, "reserve", "self.users.get(block, 0) + 1", "1")),
     "from the beginning on": ("the end of a text goes before its beginning", edited(
-        SharedBlocks, "release", "super().release(slot)", "self.owned[slot].reverse(); super().release(slot)")),
+        SharedBlocks, "release", "super().release(row)", "self.owned[row].reverse(); super().release(row)")),
     "texts stay where they are": ("a row takes its text along", edited(
         SharedBlocks, "rename", "self.texts[target], self.texts[source] = self.texts[source], []", "pass")),
 }  # fmt: skip
@@ -183,7 +183,7 @@ DRAFTS: dict[str, tuple[str, Mutate]] = {
     "drafts beyond the budget": ("the budget holds", edited(DraftEngine, "limits", "// max(1, len(work))", "")),
     "drafts beyond the end": ("", edited(DraftEngine, "limits", "s.end - 1 - start", "s.end + 9 - start")),
     "drafts beyond the pool": ("", edited(
-        DraftEngine, "room_for", "return min(limit, int(self.blocks.room(s.slot)) - need)", "return limit")),
+        DraftEngine, "room_for", "return min(limit, int(self.blocks.room(s.row)) - need)", "return limit")),
     "drafts beside penalties": ("", edited(DraftEngine, "drafting", "and not s.params.scores", "")),
     "tokens of one step come in two": ("", edited(DraftEngine, "settle", "if n < len(run.tokens)", "if n == 0")),
 }  # fmt: skip

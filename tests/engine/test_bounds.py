@@ -11,9 +11,9 @@ import torch
 
 from nanoinfer import config
 from nanoinfer.config import EngineConfig
-from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.state import BatchState, Begun
 from nanoinfer.records import Bounds
-from nanoinfer.requests import BOUNDS, OPTIONAL, Request, SamplingParams
+from nanoinfer.requests import BOUNDS, OPTIONAL, SamplingParams
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.fields import DEFAULTS, read
@@ -63,7 +63,7 @@ def test_a_value_is_refused_by_name_or_reaches_the_batch(name: str, value: Any) 
     params = SamplingParams(**given(name, value))
     seed = params.seed if params.seed is not None else 1
     state = BatchState.empty(1, torch.device("cpu"))
-    state.admit([0], [Request(0, (1,), params, seed, 1, frozenset())])
+    state.admit([Begun(0, seed, 0, params)])
     assert bool(state.floats.isfinite().all())
     assert state.seed[0] == seed
     assert state.top_k[0] == params.top_k

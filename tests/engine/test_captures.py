@@ -15,7 +15,7 @@ import torch
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.graphs import Key, ladder, pick
-from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -39,7 +39,7 @@ from tests.engine.fake_graphed import (
 
 # No graph is lost in silence: a warning is an error, but where a test expects it.
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("no_collection")]
-GREEDY, SAMPLED, FILTERED, _ = SAMPLERS
+GREEDY, SAMPLED, FILTERED = SAMPLERS
 
 
 @pytest.fixture(params=GRAPHED)
@@ -272,7 +272,7 @@ def test_rows_of_the_largest_graph(small_model: GPT2, engine: str, monkeypatch: 
     """As many as a tenth of the free memory holds logits for; a number given by the user is his own business."""
     per_row = 12 * SMALL.padded_vocab + 16 * SMALL.inner
     for free, asked, rows in ((None, None, 64), (75 * per_row, None, 7), (75 * per_row, 9, 9), (None, 99, 64)):
-        monkeypatch.setattr("nanoinfer.engine.graphs.free_memory", lambda device, free=free: free)
+        monkeypatch.setattr("nanoinfer.capacity.free_memory", lambda device, free=free: free)
         assert graph_llm(small_model, engine, max_batch=64, max_graph_batch=asked).core.rows == ladder(rows)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from nanoinfer import LLM
 from nanoinfer.engine.choice import ChoosingEngine
 from nanoinfer.engine.graphs import Key, Replayable
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.gpt2 import GPT2
 from tests.engine.fake_graphed import graph_llm, greedy_rows, prove

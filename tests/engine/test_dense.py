@@ -91,7 +91,7 @@ def test_the_pool_takes_what_can_be_used_as_far_as_memory_goes(model: GPT2, monk
 
 @pytest.mark.gpu
 def test_what_torch_holds_unused_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nanoinfer.devices import free_memory
+    from nanoinfer.capacity import free_memory
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 100))
     gc.collect()  # of tests before

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoinfer.devices import free_host_memory
+from nanoinfer.capacity import free_host_memory
 
 GB = 10**9
 

@@ -15,11 +15,6 @@ from tests.conftest import STD, prompts_of
 from tests.engine.drafting import FREE, LENGTHS, MIXED, SCORED, seen
 
 
-@pytest.fixture(scope="module")
-def plain(small_model: GPT2) -> LLM:
-    return LLM(small_model, engine="naive")
-
-
 @pytest.mark.parametrize("k", [1, 5])
 @pytest.mark.parametrize("params", [MIXED, MIXED[:1] * 5], ids=["sampled", "greedy"])
 def test_the_model_itself_is_always_right(small_model: GPT2, plain: LLM, k: int, params: list[SamplingParams]) -> None:

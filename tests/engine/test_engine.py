@@ -1,6 +1,6 @@
 """The loop: results in order, streams, readers, seeds and times; and an engine that survives everything.
 
-Histories of submissions, cancellations and failures at random are in test_histories.py; tokens in test_rungs.py.
+Histories of submissions, cancellations and failures at random are in test_scheduler.py; tokens in test_rungs.py.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 import nanoinfer.async_llm
 import nanoinfer.engine.queue
 import nanoinfer.llm
 from nanoinfer import LLM, AsyncLLM, SamplingParams
 from nanoinfer.cache.sharing import SharedBlocks
-from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
-from tests.conftest import SMALL, STD, prompts_of
+from tests.conftest import prompts_of
 from tests.engine.fake_graphed import Gate, idle, nothing_is_held, watch
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -48,13 +46,6 @@ def make(small_model: GPT2) -> Callable[..., LLM]:
 @pytest.fixture
 def llm(make: Callable[..., LLM]) -> LLM:
     return make(max_batch=3)
-
-
-def engine_of(llm: LLM, max_batch: int, lag: int = 0) -> Any:
-    """An engine as `LLM` makes it, to be driven by hand."""
-    engine: Any = LLM(llm.model, engine=llm.engine, max_batch=max_batch).core
-    engine.lag = lag
-    return engine
 
 
 def submissions(llm: LLM, patch: pytest.MonkeyPatch) -> Semaphore:
@@ -219,44 +210,3 @@ def test_times_are_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:
     last = list(stream)[-1]
     assert last.completion
     assert last.completion.metrics == done.metrics
-
-
-# On a GPU
-
-
-@pytest.fixture(scope="module")
-def gpu_model() -> GPT2:
-    return random_model(SMALL, seed=1, std=STD, device="cuda")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("engine", [name for name in ENGINES if RECIPES[name].launch == "graph"])
-@pytest.mark.parametrize("lag", [0, 2])
-@pytest.mark.parametrize("sampled", [False, True])
-def test_the_loop_waits_nowhere_but_in_collect(gpu_model: GPT2, engine: str, sampled: bool, lag: int) -> None:
-    """From chapter 4 on, held by torch itself: any hidden synchronization raises. Waiting for an event is none."""
-    params = MIXED if sampled else GREEDY
-    llm = LLM(gpu_model, engine=engine)
-    requests = llm.requests(prompts_of([4, 1, 9, 2, 30]), params)
-    driven = engine_of(llm, 2, lag)
-    list(driven.generate(requests))
-    torch.cuda.synchronize()
-    try:
-        torch.cuda.set_sync_debug_mode("error")
-        list(driven.generate(requests))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("lag", [0, 2])
-def test_gpu_tokens_are_the_oracle_s(small_model: GPT2, gpu_model: GPT2, engine: str, lag: int) -> None:
-    """The GPU's tokens held against the CPU's logits, float32."""
-    llm = LLM(gpu_model, engine=engine, max_batch=3)
-    prompts = prompts_of([4, 1, 9, 2, 30])
-    done = llm.generate(prompts, MIXED)
-    print(verify_tokens(LLM(small_model).forward_logits, done, MIXED))
-    requests = llm.requests(prompts, MIXED)
-    rows = {row.request.index: row for settled in engine_of(llm, 3, lag).generate(requests) for row in settled}
-    assert [tuple(rows[i].token_ids) for i in range(5)] == [c.token_ids for c in done]

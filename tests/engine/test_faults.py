@@ -17,7 +17,8 @@ from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.ragged import RaggedPaged
 from nanoinfer.config import ENGINES
 from nanoinfer.model.config import PRESETS
-from nanoinfer.model.weights import load_model, random_model, save_model
+from nanoinfer.model.files import save_model
+from nanoinfer.model.weights import load_model, random_model
 from nanoinfer.outputs import RowReader
 from nanoinfer.requests import to_json
 from nanoinfer.serve.engine_process import ProcessLLM

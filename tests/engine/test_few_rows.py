@@ -13,7 +13,8 @@ from torch import Tensor
 from nanoinfer import SamplingParams
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
-from nanoinfer.engine.sampling import Samplers, greedy
+from nanoinfer.engine.penalties import AllSamplers
+from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
@@ -141,7 +142,7 @@ def fused_llm(model: GPT2, **settings: Any) -> Any:
     core: Any = llm.core
     core.forwards, core.pinned = [FusedForward(llm.model, core.cache, core.state)], True
     if INTERPRETED:
-        llm.core.samplers = Samplers(*[sampling.sample] * 3)._replace(scoring=llm.core.samplers.scoring)
+        llm.core.samplers = AllSamplers(*[sampling.sample] * 3, llm.core.samplers.scoring)
     return llm
 
 

@@ -92,8 +92,8 @@ def test_a_step_writes_where_it_should(small_model: GPT2, engine: str) -> None:
 
     def slots(s: Sequence, positions: range) -> list[tuple[int, int]]:
         if dense:
-            return [(s.slot, at) for at in positions]
-        return [(cache.blocks.owned[s.slot][at // 16], at % 16) for at in positions]
+            return [(s.row, at) for at in positions]
+        return [(cache.blocks.owned[s.row][at // 16], at % 16) for at in positions]
 
     before, number = [cache.k.clone(), cache.v.clone()], 0
     for number, _ in enumerate(steps(llm, [15, 1, 30], greedy_rows(20, 20, 20)), start=1):
@@ -121,7 +121,7 @@ def test_late_stops(small_model: GPT2, engine: str, lag: int) -> None:
     def padding(*_: object) -> None:
         """As a step is launched, live rows are the first ones, and the others are of nobody: G03."""
         count = len(core.running)
-        assert sorted(s.slot for s in core.running) == [*range(count)]
+        assert sorted(s.row for s in core.running) == [*range(count)]
         assert core.state.row[count:].unique().tolist() == [4]
         assert not core.state.integers[:6, count:4].any()  # token 0 at position 0, at every step: P03
         assert not core.blocks or not cache.tables[count:].any()

@@ -1,4 +1,4 @@
-"""The front door: what is refused before anything is computed, and the forms that prompts may take."""
+"""The front door: what it loads, what is refused before anything is computed, and the forms that prompts may take."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import nanoinfer
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import prompts_of
@@ -185,3 +186,25 @@ def test_a_temperature_next_to_zero_is_greedy(small_model: GPT2, top_k: int) -> 
 def test_a_model_with_a_small_vocabulary_takes_ids(llm: LLM) -> None:
     with pytest.raises(ValueError, match="token ids from 0 to 210"):
         llm.generate("Hello world")
+
+
+def test_the_front_door_loads_nothing_heavy() -> None:
+    """Neither its names nor a refused argument."""
+    code = """
+import sys
+from nanoinfer import LLM, SamplingParams, Completion, Piece
+try:
+    LLM(engine="no such engine")
+except ValueError:
+    heavy = "torch triton transformers tiktoken numpy huggingface_hub safetensors rich typer".split()
+    print([name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'LMM'"):
+        nanoinfer.LMM  # noqa: B018
+    assert set(nanoinfer.__all__) <= set(dir(nanoinfer))
+    assert all(getattr(nanoinfer, name) for name in nanoinfer.__all__)

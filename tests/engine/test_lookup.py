@@ -24,11 +24,6 @@ from tests.conftest import prompts_of
 from tests.engine.drafting import FREE, seen, speculating
 
 
-@pytest.fixture(scope="module")
-def plain(small_model: GPT2) -> LLM:
-    return LLM(small_model, engine="naive")
-
-
 def found(text: Sequence[int], limit: int, longest: int = 3) -> list[int]:
     """What `look_up` finds behind a text, of several that lie in one tensor."""
     texts = torch.full((3, len(text) + 5), 7)

@@ -11,8 +11,9 @@ from torch import Tensor
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.none import NoCache, forward_logits
 from nanoinfer.model.config import PRESETS
+from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model, save_model
+from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.test_rungs import MISTAKES

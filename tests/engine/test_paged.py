@@ -48,7 +48,7 @@ def test_histories_of_tables(history: list[tuple[int, int, int, int]]) -> None:
             assert blocks.reserve(slot, number) == fits
             longest[slot] = number * fits
         elif action in {1, 2} and (count := min(number, longest[slot]) - lengths[slot]) > 0:
-            s: Any = SimpleNamespace(slot=slot)
+            s: Any = SimpleNamespace(row=slot)
             if news := paged.news([(s, lengths[slot], count)]):
                 paged.update(news)
             lengths[slot] += count

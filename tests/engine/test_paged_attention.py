@@ -31,7 +31,7 @@ def decode(case: Case, splits: int, lengths: Tensor | None = None) -> Tensor:
     done = torch.zeros(len(q) * q.shape[1], dtype=torch.int32, device=DEVICE)
     lengths = batch.positions + 1 if lengths is None else lengths
     with nan_where_nothing_is_written():
-        got = paged_attention.attend_pages(q, k_pool, v_pool, tables[batch.slots], lengths, done, splits)
+        got = paged_attention.attend_pages(q, k_pool, v_pool, tables[batch.row], lengths, done, splits)
     assert not done.any()
     return got
 
@@ -128,7 +128,7 @@ def test_the_decode_comparison_can_fail() -> None:
     case = case_of([(69, 1), (69, 1)])
     expected = case.plain()
     hidden = replace(case.batch, positions=case.batch.positions - 1)
-    swapped = replace(case.batch, slots=1 - case.batch.slots)
+    swapped = replace(case.batch, row=1 - case.batch.row)
     for wrong in (hidden, swapped):
         assert float((decode(case._replace(batch=wrong), 2).cpu() - expected).abs().max()) > 1e-3
 
@@ -137,7 +137,7 @@ def test_the_ragged_comparison_can_fail() -> None:
     """One key hidden, another row's pages, a list that leaves a token out, and one of tiles that are not launched."""
     case = case_of([(40, 17), (20, 17)])
     batch, expected = case.batch, case.plain()
-    hidden, swapped = replace(batch, positions=batch.positions - 1), replace(batch, slots=1 - batch.slots)
+    hidden, swapped = replace(batch, positions=batch.positions - 1), replace(batch, row=1 - batch.row)
     short = ragged_attention.work_list(batch).clone()
     short[0, 1] -= 1
     with in_tiles_of(64):

@@ -14,7 +14,7 @@ from nanoinfer.engine import logprobs as logprobs_module
 from nanoinfer.engine.logprobs import logprobs, width
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import sample_filtered
-from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.state import BatchState, Begun
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
 from nanoinfer.verify import verify_tokens
@@ -30,7 +30,7 @@ def test_padding_rows_do_no_harm(device: torch.device) -> None:
         params = SamplingParams(temperature=0.7 * slot, frequency_penalty=1.0)
         request = Request(slot, (1, 2, 3), params, 100 + slot, 12, frozenset())
         sampler.admit(slot, request)
-        state.admit([slot], [request], [0])
+        state.admit([Begun(slot, request.seed, 0, request.params)])
         state.row[slot], state.live[slot] = slot, 1
     sampler.logprobs[2:4] = -7.0
     for _ in range(3):

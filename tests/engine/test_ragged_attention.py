@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanoinfer.kernels import paged_attention_torch as reference
+from nanoinfer.kernels import ragged_attention_torch as reference
 from nanoinfer.model.batch import Batch
 from tests.engine.kernel_cases import INTERPRETED, case_of, compiled
 

@@ -222,7 +222,7 @@ def poisoned(llm: LLM, finite: float | None) -> LLM:
                 tensor[:, [block for block in range(tensor.shape[1]) if block not in owned]] = torch.nan
             elif finite is not None:
                 for s in core.running:
-                    tensor[:, s.slot, s.cached :] = finite
+                    tensor[:, s.row, s.cached :] = finite
 
     def spoil_slot(slot: int) -> None:
         for tensor in (cache.k, cache.v) if not core.blocks else ():
@@ -279,7 +279,7 @@ def test_cached_and_full_forward(device: torch.device, engine: str, dtype: torch
     model, text = random_model(CONFIG, seed=7, std=STD, device=device, dtype=dtype), prompts_of([100])[0]
     llm = LLM(model, engine=engine, max_batch=1)
     cache: Any = llm.core.cache
-    sequence = Sequence(llm.requests(text[:-1], SamplingParams(max_tokens=1))[0], slot=0)
+    sequence = Sequence(llm.requests(text[:-1], SamplingParams(max_tokens=1))[0], row=0)
     cache.admit(0, sequence)
     sequence.tokens.append(text[-1])
     got = []

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine import cpu_sampling, sampling
-from nanoinfer.engine.sampling import gumbel, random_bits, sample, sample_filtered, threshold
+from nanoinfer.engine.samplers import sample
+from nanoinfer.engine.sampling import gumbel, random_bits, sample_filtered, threshold
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 

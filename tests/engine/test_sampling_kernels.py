@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nanoinfer.engine import sampling
+from nanoinfer.engine import samplers, sampling
 from nanoinfer.engine.state import BatchState
 from tests.engine.kernel_cases import DEVICE, INTERPRETED, here
 from tests.engine.test_sampling import check_counts, logits_of
@@ -164,7 +164,7 @@ def test_greedy(dtype: torch.dtype) -> None:
     logits[1] = 2.0
     logits[2, [8999, 8300, 77, 1101]] = 30.0
     logits[3] = -INF
-    expected = sampling.greedy(logits.to(DEVICE), rows_of(6))
+    expected = samplers.greedy(logits.to(DEVICE), rows_of(6))
     assert expected[1:4].tolist() == [0, 77, 0]
     for rows in (rows_of(6, 0.0), rows_of(6, 0.0, 3, 0.5)):
         assert torch.equal(kernels.sample(guarded(logits, padding=3), rows), expected)

@@ -12,39 +12,25 @@ from torch import Tensor
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.none import forward_logits
-from nanoinfer.engine import sampling
-from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine import samplers
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.engine.state import BatchState
-from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import load_model, random_model, save_model
 from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ShardedGPT2
-from tests.conftest import STD, prompts_of
+from tests.conftest import UNEVEN, prompts_of
 from tests.engine.fake_graphed import Rerun
 from tests.engine.threaded_ranks import on_ranks
 
-CONFIG = ModelConfig(n_layer=2, n_head=5, n_embd=60, n_positions=100, vocab_size=211)
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def whole() -> GPT2:
-    return random_model(CONFIG, seed=3, std=STD)
-
-
-@pytest.fixture(scope="module")
-def folder(whole: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    save_model(whole, path)
-    return path
-
-
-def part(group: Any, folder: Path) -> ShardedGPT2:
-    model = load_model(folder, CPU, torch.float32, share=PartOf(Shard(group.rank, group.size), group))
+def part(group: Any, whole_folder: Path) -> ShardedGPT2:
+    model = PartOf(Shard(group.rank, group.size), group).load(whole_folder, CPU, torch.float32)
     assert isinstance(model, ShardedGPT2)
     return model
 
@@ -57,21 +43,21 @@ def test_uneven_heads_of_gpt2_xl() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_the_ranks_together_are_the_model(whole: GPT2, folder: Path, size: int) -> None:
+def test_the_ranks_together_are_the_model(whole: GPT2, whole_folder: Path, size: int) -> None:
     """T01 to T03: logits of every token, on every rank, by two sums a layer; the same bits everywhere."""
-    tokens = torch.tensor(prompts_of([20, 20], CONFIG.vocab_size))
+    tokens = torch.tensor(prompts_of([20, 20], UNEVEN.vocab_size))
 
     def logits(group: Any) -> tuple[Tensor, int]:
-        return forward_logits(part(group, folder), tokens), group.sums
+        return forward_logits(part(group, whole_folder), tokens), group.sums
 
     parts = on_ranks(size, logits)
     for got, sums in parts:
         torch.testing.assert_close(got, forward_logits(whole, tokens), rtol=0, atol=1e-4)
         assert torch.equal(got, parts[0][0])
-        assert sums == 2 * CONFIG.n_layer
+        assert sums == 2 * UNEVEN.n_layer
 
 
-def test_a_rank_reads_its_slices_alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_a_rank_reads_its_slices_alone(monkeypatch: pytest.MonkeyPatch, whole_folder: Path) -> None:
     """Of a tensor that is cut, a file gives a part; nobody holds the whole of it."""
     read: dict[str, int] = {}
     plain = PartOf.cut
@@ -87,15 +73,15 @@ def test_a_rank_reads_its_slices_alone(monkeypatch: pytest.MonkeyPatch, folder: 
         return plain(self, name, Spied())
 
     monkeypatch.setattr(PartOf, "cut", cut)
-    on_ranks(2, lambda group: part(group, folder))
-    for name, shape in CONFIG.parameter_shapes().items():
+    on_ranks(2, lambda group: part(group, whole_folder))
+    for name, shape in UNEVEN.parameter_shapes().items():
         if name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight")):
             assert read[name] == torch.Size(shape).numel()  # by both ranks together
 
 
 def joined(group: Any, logits: Tensor, choose: Callable[[JoinedSamplers, Tensor, BatchState], Tensor]) -> Tensor:
     """What a rank chooses that was given its part of these logits (B, V)."""
-    model = ShardedGPT2(CONFIG, Shard(group.rank, group.size), group, CPU, torch.float32)
+    model = ShardedGPT2(UNEVEN, Shard(group.rank, group.size), group, CPU, torch.float32)
     own = logits[:, model.ids]
     own = torch.nn.functional.pad(own, (0, model.width - own.shape[1]), value=-torch.inf)
     return choose(JoinedSamplers(model, SAMPLERS), own, rows_of(len(logits)))
@@ -114,16 +100,16 @@ def rows_of(count: int, **columns: float) -> BatchState:
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_no_padding_wins_over_negative_logits(size: int) -> None:
     """T05: the table of embeddings has rows of zeros behind the last id, and a rank has fewer ids than columns."""
-    best = torch.tensor([[CONFIG.vocab_size - 1]])
+    best = torch.tensor([[UNEVEN.vocab_size - 1]])
 
     def choose(group: Any) -> Tensor:
-        model = ShardedGPT2(CONFIG, Shard(group.rank, group.size), group, CPU, torch.float32)
+        model = ShardedGPT2(UNEVEN, Shard(group.rank, group.size), group, CPU, torch.float32)
         with torch.no_grad():
             model.wte.weight.zero_()
-            model.wte.weight[: CONFIG.vocab_size] = -2.0
+            model.wte.weight[: UNEVEN.vocab_size] = -2.0
             model.wte.weight[best[0]] = -1.0
-            logits = model.own_logits(torch.ones(1, CONFIG.n_embd))
-            assert bool((model.head(torch.ones(1, CONFIG.n_embd)) < 0).all())
+            logits = model.own_logits(torch.ones(1, UNEVEN.n_embd))
+            assert bool((model.head(torch.ones(1, UNEVEN.n_embd)) < 0).all())
         joined = JoinedSamplers(model, SAMPLERS)
         return torch.stack([joined.greedy(logits, rows_of(1)), joined.filtered(logits, rows_of(1))])
 
@@ -135,7 +121,7 @@ def test_no_padding_wins_over_negative_logits(size: int) -> None:
 @pytest.mark.parametrize("kind", ["greedy", "unfiltered", "filtered"])
 def test_samplers_choose_as_on_one_device(kind: str, size: int) -> None:
     """Noise goes by the ids of the whole vocabulary; rows of all kinds side by side. Ties go to the lowest id."""
-    logits = (torch.randn(64, CONFIG.vocab_size, generator=torch.Generator().manual_seed(1)) * 3 - 40).round()
+    logits = (torch.randn(64, UNEVEN.vocab_size, generator=torch.Generator().manual_seed(1)) * 3 - 40).round()
 
     def rows() -> BatchState:
         rows = rows_of(64, temperature=0.0 if kind == "greedy" else 0.9, top_k=9 if kind == "filtered" else 0)
@@ -143,7 +129,7 @@ def test_samplers_choose_as_on_one_device(kind: str, size: int) -> None:
         return rows
 
     expected = getattr(SAMPLERS, kind)(logits, rows())
-    assert kind == "greedy" or not torch.equal(expected, sampling.greedy(logits, rows()))
+    assert kind == "greedy" or not torch.equal(expected, samplers.greedy(logits, rows()))
     for got in on_ranks(
         size, lambda group: joined(group, logits, lambda s, own, _: getattr(s.samplers(), kind)(own, rows()))
     ):
@@ -163,11 +149,11 @@ class Refusing(Rerun):
 
 
 @pytest.mark.filterwarnings("ignore:decode of 2 rows runs without a graph")
-def test_ranks_agree_on_what_is_captured(folder: Path) -> None:
+def test_ranks_agree_on_what_is_captured(whole_folder: Path) -> None:
     """One rank's capture fails: that step runs eagerly on all of them, and the others are replayed on all."""
 
     def captured(group: Any) -> tuple[set[int], set[int], int]:
-        model = part(group, folder)
+        model = part(group, whole_folder)
         cache = CapturedDense(model.config, 4, 32, CPU, torch.float32)
         rank, asked = Rank(Shard(group.rank, group.size), group, CPU), list[bool]()
 

@@ -14,7 +14,6 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Completion
 from nanoinfer.speculate.graphs import VerifyKey
-from nanoinfer.speculate.pays import Pays
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.drafting import (
@@ -32,11 +31,6 @@ from tests.engine.drafting import (
 )  # fmt: skip
 
 GREEDY = {"temperature": 0, "seed": 1, **FREE}
-
-
-@pytest.fixture(scope="module")
-def plain(small_model: GPT2) -> LLM:
-    return LLM(small_model, engine="naive")
 
 
 @pytest.fixture(params=["naive", "dense", "paged"])
@@ -77,28 +71,6 @@ class TestTokensEqual:
         assert counts == [k + 4, 31]
         assert llm.stats.decode_steps == sum(-(-(count - 1) // (k + 1)) for count in counts)
         assert llm.stats.accepted_tokens == llm.stats.draft_tokens
-
-    @pytest.mark.parametrize("lag", [0, 2])
-    def test_on_and_off_and_on(self, small_model: GPT2, plain: LLM, monkeypatch: pytest.MonkeyPatch, lag: int) -> None:
-        """Behind plain steps the engine is some steps late, and catches up ahead of drafts."""
-        prompts, coin = prompts_of(LENGTHS), Random(7)
-        expected = plain.generate(prompts, MIXED)
-        llm = speculating(small_model, Scripted(texts_of(expected), Random(4)), engine="paged", max_batch=2)
-        core: Any = llm.core
-        core.adaptive, core.lag = Pays(), lag
-        monkeypatch.setattr(Pays, "draft", lambda *_: coin.random() < 0.5)
-        assert seen(llm.generate(prompts, MIXED)) == seen(expected)
-        assert 10 < llm.stats.verify_steps < llm.stats.decode_steps - 10
-
-    def test_streams_bring_token_by_token(self, small_model: GPT2, plain: LLM) -> None:
-        params = SamplingParams(max_tokens=17, **GREEDY)
-        prompts = prompts_of([3, 8])
-        expected = plain.generate(prompts, params)
-        llm = speculating(small_model, Right(texts_of(expected), Random(1)), engine="dense")
-        pieces = list(llm.stream(prompts, params))
-        for completion in expected:
-            own = [piece for piece in pieces if piece.index == completion.index]
-            assert tuple(piece.token_id for piece in own) == completion.token_ids
 
 
 class TestEnds:

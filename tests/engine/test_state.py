@@ -1,4 +1,4 @@
-"""The rows of a batch on the device: who writes what, and what stays where it is."""
+"""The rows of a batch on the device: who writes what, what stays where it is, and what packing a step costs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nanoinfer.engine.state import BatchState, Fetch, upload
+from nanoinfer.engine.step import Chunk, Layout, Prefill, Prompts
 
 
 @pytest.fixture
@@ -53,3 +54,13 @@ def test_fetch_keeps_what_was_there(device: torch.device) -> None:
     tokens.fill_(9)
     assert fetch.wait() == [0, 1, 2]
     assert fetch.wait() == [0, 1, 2]
+
+
+def test_no_tensor_is_made_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 256 prompts of up to 1,000 tokens that took the host 106 ms: numbers go into arrays, and these are tensors."""
+    prompts = [tuple(range(length)) for length in (1000, 1, 40, 999) * 64]
+    prefill = Prefill([Chunk(slot, 0, prompt) for slot, prompt in enumerate(prompts)])
+    layout = Layout(257, 2**18, 2**18, 1000)
+    for name in ("tensor", "as_tensor", "asarray", "stack", "cat", "full"):
+        monkeypatch.setattr(torch, name, lambda *_, **__: pytest.fail("a tensor of a list"))
+    Prompts.of_packed(prefill.pack(layout, 256), layout)

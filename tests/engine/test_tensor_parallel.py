@@ -17,18 +17,14 @@ import torch
 import torch.distributed as dist
 
 from nanoinfer import LLM, AsyncLLM, Completion, SamplingParams
-from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model, save_model
 from nanoinfer.parallel import ranks as ranks_module
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.verify import verify_tokens
-from tests.conftest import STD, prompts_of
+from tests.conftest import UNEVEN, prompts_of
 
-# Five heads for two ranks, and a vocabulary that does not divide either.
-CONFIG = ModelConfig(n_layer=2, n_head=5, n_embd=60, n_positions=120, vocab_size=211)
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 LONG = replace(GREEDY, max_tokens=100)
 SETTINGS: dict[str, Any] = {"tensor_parallel": 2, "device": "cpu", "threads": 1, "max_batch": 3}
@@ -43,21 +39,9 @@ PATIENCE = 60  # seconds, of a busy machine
 pytestmark = pytest.mark.skipif(os.name == "nt" or not dist.is_gloo_available(), reason="needs gloo and pipes")
 
 
-@pytest.fixture(scope="module")
-def whole() -> GPT2:
-    return random_model(CONFIG, seed=3, std=STD)
-
-
-@pytest.fixture(scope="module")
-def folder(whole: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    save_model(whole, path)
-    return path
-
-
 @pytest.fixture(scope="module", params=["naive", "dense", "paged"])
-def llm(request: pytest.FixtureRequest, folder: Path) -> Iterator[LLM]:
-    with LLM(folder, engine=request.param, **SETTINGS) as made:
+def llm(request: pytest.FixtureRequest, whole_folder: Path) -> Iterator[LLM]:
+    with LLM(whole_folder, engine=request.param, **SETTINGS) as made:
         yield made
 
 
@@ -84,7 +68,7 @@ def same(llm: LLM, whole: GPT2, prompts: Any, params: Any) -> list[Completion]:
 
 def test_refilled_rows_of_all_kinds_to_the_last_position(llm: LLM, whole: GPT2) -> None:
     """Rows finish and are refilled while others go on, each with its own parameters; rows move into gaps."""
-    prompts = prompts_of([50, 2, 9, 110, 1, 30, 119, 1], CONFIG.vocab_size)
+    prompts = prompts_of([50, 2, 9, 110, 1, 30, 119, 1], UNEVEN.vocab_size)
     params = [replace(GREEDY, max_tokens=n, **KINDS[n % 4]) for n in (3, 30, 7, 21, 18, 40, 5, 120)]
     done = same(llm, whole, prompts, params)
     assert [len(c.token_ids) for c in done] == [3, 30, 7, 10, 18, 40, 1, 119]
@@ -92,21 +76,21 @@ def test_refilled_rows_of_all_kinds_to_the_last_position(llm: LLM, whole: GPT2) 
 
 @pytest.mark.parametrize("asked", [{}, {"top_k": 30, "top_p": 0.9}, {"logprobs": 3, "prompt_logprobs": 2}])
 def test_steps_of_one_kind(llm: LLM, whole: GPT2, asked: dict[str, Any]) -> None:
-    same(llm, whole, prompts_of([1, 2, 17], CONFIG.vocab_size), replace(GREEDY, temperature=0.8, seed=5, **asked))
+    same(llm, whole, prompts_of([1, 2, 17], UNEVEN.vocab_size), replace(GREEDY, temperature=0.8, seed=5, **asked))
 
 
 def test_a_stream_that_is_left(llm: LLM, whole: GPT2) -> None:
     """Rows that are cancelled leave on all ranks; whoever comes next has the same tokens."""
-    stream = llm.stream(prompts_of([4, 9], CONFIG.vocab_size), LONG)
+    stream = llm.stream(prompts_of([4, 9], UNEVEN.vocab_size), LONG)
     for _ in range(5):
         next(stream)
     stream.close()
-    same(llm, whole, prompts_of([7, 3], CONFIG.vocab_size, seed=1), GREEDY)
+    same(llm, whole, prompts_of([7, 3], UNEVEN.vocab_size, seed=1), GREEDY)
 
 
 def test_a_generation_that_is_broken_off(llm: LLM, whole: GPT2) -> None:
     """Ctrl-C between two steps ends no rank: on all of them, every row is padding."""
-    steps = llm.core.generate(llm.requests(prompts_of([4, 9, 2], CONFIG.vocab_size), LONG))
+    steps = llm.core.generate(llm.requests(prompts_of([4, 9, 2], UNEVEN.vocab_size), LONG))
     for _ in range(3):
         next(steps)
     with pytest.raises(KeyboardInterrupt):
@@ -114,11 +98,11 @@ def test_a_generation_that_is_broken_off(llm: LLM, whole: GPT2) -> None:
     assert llm.rank
     assert llm.rank.alike(llm.core)
     assert not llm.core.state.integers[:6].any()
-    same(llm, whole, prompts_of([7, 3], CONFIG.vocab_size, seed=1), GREEDY)
+    same(llm, whole, prompts_of([7, 3], UNEVEN.vocab_size, seed=1), GREEDY)
 
 
 def test_a_plain_pass_beside_the_engine(llm: LLM, whole: GPT2) -> None:
-    tokens = prompts_of([12, 12], CONFIG.vocab_size)
+    tokens = prompts_of([12, 12], UNEVEN.vocab_size)
     torch.testing.assert_close(llm.forward_logits(tokens), LLM(whole).forward_logits(tokens), rtol=0, atol=1e-4)
 
 
@@ -150,15 +134,15 @@ def second(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 
 
 def test_pages_that_texts_share_and_rows_that_give_way(
-    folder: Path, whole: GPT2, second: Callable[[str], None]
+    whole_folder: Path, whole: GPT2, second: Callable[[str], None]
 ) -> None:
     """T08: the pool is what fits on the poorer rank. All of it is used, by rows that share, and are preempted."""
     second(POOR)
     settings = SETTINGS | {"prefix_caching": True, "preemption": True, "max_batched_tokens": 40}
-    with LLM(folder, engine="paged", **settings) as llm:
+    with LLM(whole_folder, engine="paged", **settings) as llm:
         assert llm.facts.blocks == 12  # of 6,144 bytes with the second rank's two heads; the first has room for 24
-        begun = prompts_of([20], CONFIG.vocab_size)[0]
-        prompts = [[*begun, *rest] for rest in prompts_of([3, 4, 1, 2], CONFIG.vocab_size, seed=2)]
+        begun = prompts_of([20], UNEVEN.vocab_size)[0]
+        prompts = [[*begun, *rest] for rest in prompts_of([3, 4, 1, 2], UNEVEN.vocab_size, seed=2)]
         params = [replace(GREEDY, max_tokens=n, **KINDS[n % 4]) for n in (90, 83, 95, 89)]
         done = llm.generate(prompts, params)
         again = llm.generate(prompts, params)
@@ -169,12 +153,12 @@ def test_pages_that_texts_share_and_rows_that_give_way(
         assert llm.rank.alike(llm.core)
 
 
-def test_a_rank_that_is_killed_ends_all_with_the_cause(folder: Path, second: Callable[[str], None]) -> None:
+def test_a_rank_that_is_killed_ends_all_with_the_cause(whole_folder: Path, second: Callable[[str], None]) -> None:
     """T13: in the middle of a generation; the next request hears the same, and waits for nothing."""
-    llm = LLM(folder, engine="dense", **SETTINGS)
+    llm = LLM(whole_folder, engine="dense", **SETTINGS)
     (process,), aborted = processes(llm), list[int]()
     ranks_of(llm).abort = lambda: aborted.append(1)  # type: ignore[method-assign]
-    stream = llm.stream(prompts_of([4, 9], CONFIG.vocab_size), LONG)
+    stream = llm.stream(prompts_of([4, 9], UNEVEN.vocab_size), LONG)
     next(stream)
     process.kill()
     with pytest.raises(RuntimeError, match="rank 1 has ended: killed by SIGKILL"):
@@ -186,9 +170,9 @@ def test_a_rank_that_is_killed_ends_all_with_the_cause(folder: Path, second: Cal
     llm.close()
 
 
-def test_a_rank_that_dies_while_nothing_runs(folder: Path, second: Callable[[str], None]) -> None:
+def test_a_rank_that_dies_while_nothing_runs(whole_folder: Path, second: Callable[[str], None]) -> None:
     async def run() -> None:
-        llm = AsyncLLM(folder, engine="paged", **SETTINGS)
+        llm = AsyncLLM(whole_folder, engine="paged", **SETTINGS)
         (process,) = processes(llm.llm)
         process.send_signal(signal.SIGSEGV)
         assert "killed by SIGSEGV" in str(await asyncio.wait_for(asyncio.wrap_future(llm.died), PATIENCE))
@@ -200,8 +184,8 @@ def test_a_rank_that_dies_while_nothing_runs(folder: Path, second: Callable[[str
     asyncio.run(run())
 
 
-def test_a_rank_that_hangs(folder: Path) -> None:
-    llm = LLM(folder, engine="dense", **SETTINGS)
+def test_a_rank_that_hangs(whole_folder: Path) -> None:
+    llm = LLM(whole_folder, engine="dense", **SETTINGS)
     (process,) = processes(llm)
     ranks_of(llm).step_s = 1
     process.send_signal(signal.SIGSTOP)
@@ -231,23 +215,23 @@ def test_what_all_agree_on_is_a_sign_of_life() -> None:
     ],
 )
 def test_a_rank_that_cannot_be_made(
-    folder: Path, second: Callable[[str], None], first: str, kind: type[Exception], words: str
+    whole_folder: Path, second: Callable[[str], None], first: str, kind: type[Exception], words: str
 ) -> None:
     """Its cause is raised here, while this rank waits for it; a refusal as it stands."""
     second(first)
     with pytest.raises(kind, match=words):
-        LLM(folder, engine="dense", **SETTINGS)
+        LLM(whole_folder, engine="dense", **SETTINGS)
 
 
 def test_what_cannot_be_met_is_refused_before_a_process_starts(
-    folder: Path, whole: GPT2, monkeypatch: pytest.MonkeyPatch
+    whole_folder: Path, whole: GPT2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(Ranks, "__init__", refuse)
     for model, settings, words in (
-        (folder, {"tensor_parallel": 6}, "tensor_parallel must be at most the model's 5 heads, not 6"),
+        (whole_folder, {"tensor_parallel": 6}, "tensor_parallel must be at most the model's 5 heads, not 6"),
         (whole, {"tensor_parallel": 2}, "model must be a name or a path where tensor_parallel is given"),
         ("nowhere", {"tensor_parallel": 2}, "there is no model 'nowhere'"),
     ):
@@ -257,4 +241,4 @@ def test_what_cannot_be_met_is_refused_before_a_process_starts(
     for device, size, needed in (("cuda", 3, 3), ("cuda:1", 2, 3)):
         monkeypatch.setattr("nanoinfer.devices.choose_device", torch.device)
         with pytest.raises(ValueError, match=f"tensor_parallel {size} needs {needed} CUDA devices, but there are 2"):
-            LLM(folder, engine="dense", device=device, tensor_parallel=size)
+            LLM(whole_folder, engine="dense", device=device, tensor_parallel=size)

@@ -49,7 +49,7 @@ ROOT = Path(__file__).parents[2]
 PIECE = "a piece of a prompt, where prompts are captured whole"
 
 
-Kind = tuple[str, bool]  # the engine's name, and whether its operations are fused
+Kind = tuple[str, bool | None]  # the engine's name, and whether its operations are fused
 
 
 @pytest.fixture(params=GRAPHS, ids=lambda kind: kind[0] + "-fused" * kind[1])
@@ -201,8 +201,9 @@ def test_memory_of_graphs(model: GPT2) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_the_loop_waits_nowhere_but_in_collect(model: GPT2, kind: Kind, lag: int) -> None:
-    """Promise 7, for replays: torch raises at any hidden synchronization. Waiting for an event is none of these."""
+@pytest.mark.parametrize("kind", [*GRAPHS, ("fused", None), ("persistent", None)], indirect=True)
+def test_the_loop_waits_in_one_place_alone(model: GPT2, kind: Kind, lag: int) -> None:
+    """Promise 7: torch raises at any hidden synchronization. Waiting for an event is none of these."""
     llm = make(model, kind, max_batch=3)
     llm.core.lag = lag
     requests = llm.requests(prompts_of(LENGTHS), PARAMS)
@@ -359,7 +360,7 @@ def test_a_step_that_synchronizes(fresh: dict[str, dict[str, Any]]) -> None:
 def test_pages_beyond_32_bits() -> None:
     """P04: a page whose first number is past 2^31: what is written there is what is read, and its neighbour stays."""
     from nanoinfer.kernels import paged_attention as paged_kernels
-    from nanoinfer.kernels import paged_attention_torch, ragged_attention
+    from nanoinfer.kernels import paged_attention_torch, ragged_attention, ragged_attention_torch
 
     device, H, D, page = torch.device("cuda"), 12, 64, 16
     pages = 2**31 // (H * page * D) + 2
@@ -383,7 +384,7 @@ def test_pages_beyond_32_bits() -> None:
     batch = Prompts.of_packed(prefill.pack(prefill.layout, 1).to(device), prefill.layout)
     ragged = q[:2], k_pool, v_pool, table, batch
     got = ragged_attention.attend_ragged(*ragged, ragged_attention.work_list(batch))
-    torch.testing.assert_close(got, paged_attention_torch.attend_ragged(*ragged, None), rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(got, ragged_attention_torch.attend_ragged(*ragged, None), rtol=2e-3, atol=2e-3)
 
 
 def test_the_workspace_of_matrix_kernels_is_the_graphs_own(kind: Kind) -> None:

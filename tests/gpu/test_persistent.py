@@ -15,7 +15,7 @@ from torch import Tensor
 from nanoinfer import LLM
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
-from nanoinfer.engine.sampling import sample
+from nanoinfer.engine.samplers import sample
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, prefill_step
 from nanoinfer.model.config import PRESETS, ModelConfig

@@ -12,33 +12,20 @@ import pytest
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model, save_model
-from tests.conftest import STD, prompts_of
-from tests.engine.test_tensor_parallel import CONFIG, KINDS, LONG, processes, same
+from tests.conftest import prompts_of
+from tests.engine.test_tensor_parallel import KINDS, LONG, processes, same
 from tests.gpu.conftest import EAGER, GRAPHS, two_gpus
 
 pytestmark = [pytest.mark.gpu, two_gpus]
 
 
-@pytest.fixture(scope="module")
-def whole() -> GPT2:
-    return random_model(CONFIG, seed=3, std=STD)
-
-
-@pytest.fixture(scope="module")
-def folder(whole: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    save_model(whole, path)
-    return path
-
-
 @pytest.fixture
-def made(folder: Path) -> Iterator[Callable[..., LLM]]:
+def made(whole_folder: Path) -> Iterator[Callable[..., LLM]]:
     llms: list[LLM] = []
 
     def make(**settings: Any) -> LLM:
         known: dict[str, Any] = {"tensor_parallel": 2, "device": "cuda", "dtype": "float32", "max_batch": 3}
-        llms.append(LLM(folder, **known | settings))
+        llms.append(LLM(whole_folder, **known | settings))
         return llms[-1]
 
     yield make

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import save_model
 from tests.serve.serving import Served, engine, serving
 
 

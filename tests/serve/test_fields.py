@@ -27,7 +27,7 @@ TRIED: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
     "stop": (
         ["x", ["x", "y"], [], None],
         [([""], "at least one character"), (["a"] * 5, "at most 4"), ("a" * 257, "at most 256"), (3, "a string"),
-         ([3], "strings of")],
+         ([3], "strings of"), (0, "a string"), (False, "a string"), ({}, "a string"), ([None], "strings of")],
     ),
     "presence_penalty": ([-2, 2], [(2.1, "from -2 to 2")]),
     "frequency_penalty": ([-2, 2], [("x", "from -2 to 2")]),
@@ -41,7 +41,9 @@ TRIED: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
     "user": (["me", None], [(3, "a string")]),
     "top_k": ([0, 40], [(-1, "from 0")]),
     "ignore_eos": ([True], [(0, "true or false")]),
-    "stop_token_ids": ([[1]], [(["a"], "whole number"), ("a", "a list of token ids")]),
+    "stop_token_ids": (
+        [[1]], [(["a"], "whole number"), ([[]], "whole number"), *((each, "a list of") for each in ("a", 0, {}))]
+    ),
     "return_token_ids": ([True], [(1, "true or false")]),
 }  # fmt: skip
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import configparser
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
+from nanoinfer.docstrings import described
 from nanoinfer.serve.app import OPEN
-from nanoinfer.serve.config import KEY_VARIABLE, ServeConfig
+from nanoinfer.serve.config import BOUNDS, KEY_VARIABLE, ServeConfig
 from nanoinfer.serve.fields import FIELDS
 from nanoinfer.serve.run import HEAD
 
@@ -32,12 +32,11 @@ def field_rows() -> list[str]:
 
 def bound_rows() -> list[str]:
     """Every bound, with its default and what happens beyond, as Markdown."""
-    hints, rows = get_type_hints(ServeConfig, include_extras=True), []
-    for field in fields(ServeConfig):
-        option: Any = hints[field.name].__metadata__[0]
-        if option.rich_help_panel == "Bounds":
-            default: Any = option.show_default if isinstance(option.show_default, str) else f"{field.default:,}"
-            rows.append(f"| `--{field.name.replace('_', '-')}` | {default} | {option.help} |")
+    _, told, _ = described(ServeConfig)
+    rows = []
+    for name in BOUNDS:
+        default = told[name].unset or f"{getattr(ServeConfig, name):,}"
+        rows.append(f"| `--{name.replace('_', '-')}` | {default} | {told[name].help} |")
     return rows
 
 

@@ -43,6 +43,14 @@ def prose(check: Check = False, root: Root = Path(".")) -> None:
 
 
 @app.command()
+def lines(root: Root = Path(".")) -> None:
+    """Count lines of code and tokens of all tracked source, beside the budgets."""
+    from nanobook.lines import table
+
+    print(table(root))
+
+
+@app.command()
 def ledger(
     results: Annotated[Path, typer.Option(help="Results file.")],
     model: Annotated[str | None, typer.Option(help="Of the file's models; its first one by default.")] = None,

@@ -30,8 +30,10 @@ def printed(file: Path, name: str) -> list[str]:
 
 
 def print_blocks(file: Path) -> None:
-    """The blocks that the command line names, or all that the page beside the file shows, each below its name."""
-    shown = re.findall(r'\[\[\[cog printed\("(\w+)"\)', (file.parent / "README.md").read_text(encoding="utf-8"))
+    """The blocks that the command line names, or all that the pages beside the file show, each below its name."""
+    pages = file.parent / "README.md", *sorted(file.parent.glob("measurements.md"))
+    texts = "".join(page.read_text(encoding="utf-8") for page in pages)
+    shown = re.findall(r'\[\[\[cog printed\("(\w+)"\)', texts)
     if unknown := {*sys.argv[1:]}.difference(shown):
         sys.exit(f"no block is called {', '.join(sorted(unknown))}; there are {', '.join(shown)}")
     for name in sys.argv[1:] or shown:

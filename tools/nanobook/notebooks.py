@@ -1,8 +1,8 @@
 """Makes the notebooks: `notebooks/name.py`, in percent format, is the source of `name.ipynb`, which is run.
 
 Every notebook begins with cells that are added here: a badge that opens it on Colab, once the project has an address,
-and the installation. The committed outputs are those of a CPU; `check` runs all notebooks again and fails on an error
-or a changed source.
+and a look at what is installed. The committed outputs are those of a CPU; `check` runs all notebooks again and fails on
+an error or a changed source.
 """
 
 from __future__ import annotations
@@ -18,24 +18,19 @@ from typing import Any
 from nanobook.source import PACKAGES, folder_of
 
 REPOSITORY = ""  # the one place that says where the project lives: https://github.com/OWNER/NAME
-VERSION = "v0.1.0"  # the tag that notebooks install
+VERSION = "v0.1.0"  # the tag that notebooks are for
 TIMEOUT_S = 120  # a cell
 
 BADGE = """\
 [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]\
 (https://colab.research.google.com/github/{path}/blob/{version}/notebooks/{name}.ipynb)"""
-INSTALL = """\
-# Installs what is missing, {how}. Your PyTorch stays as it is.
+CHECK = """\
+# Installs nothing. If a package is missing, this cell says what to type.
 import importlib.util
-import subprocess
-import sys
 
-pip = [sys.executable, "-m", "pip", "install", "--quiet"]
-if importlib.util.find_spec("nanoinfer") is None:
-    {course}
-for name in ("tiktoken", "safetensors", "matplotlib"):
-    if importlib.util.find_spec(name) is None:
-        subprocess.run([*pip, name], check=True)"""
+names = "nanoinfer", "nanocourse", "tiktoken", "safetensors", "matplotlib"
+if missing := [name for name in names if importlib.util.find_spec(name) is None]:
+    raise SystemExit(f"{{', '.join(missing)}} missing. {how}")"""
 SHOWS = re.compile(r"(print\()?(\w+\.)?source\([^\n]*\)")
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
@@ -46,9 +41,9 @@ def sources(root: Path) -> list[Path]:
 
 
 def made(source: Path) -> Any:
-    """The notebook of a source: badge, installation and the source's cells, without outputs."""
+    """The notebook of a source: badge, the look at what is installed and the source's cells, without outputs."""
     jupytext, v4 = _imported("jupytext"), _imported("nbformat.v4")
-    cells = [v4.new_code_cell(INSTALL.format(**_install(REPOSITORY))), *jupytext.read(source).cells]
+    cells = [v4.new_code_cell(CHECK.format(how=_how(REPOSITORY))), *jupytext.read(source).cells]
     if REPOSITORY:
         path = REPOSITORY.removeprefix("https://github.com/")
         cells.insert(0, v4.new_markdown_cell(BADGE.format(name=source.stem, path=path, version=VERSION)))
@@ -57,13 +52,12 @@ def made(source: Path) -> Any:
     return v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}})
 
 
-def _install(repository: str) -> dict[str, str]:
-    """How a notebook gets the course: from its address, or, while there is none, from the reader's clone."""
+def _how(repository: str) -> str:
+    """The one line that installs the course, from its address or in the reader's clone; it leaves PyTorch alone."""
     if repository:
-        course = f'subprocess.run([*pip, "--no-deps", "git+{repository}@{VERSION}"], check=True)'
-        return {"how": "this course at a fixed version", "course": course}
-    course = "raise SystemExit(\"nanoinfer is missing: in your clone, run pip install -e '.[notebooks]'\")"
-    return {"how": "but for this course itself", "course": course}
+        course = f"--no-deps git+{repository}@{VERSION}"
+        return f"Type in a cell: !pip install tiktoken safetensors matplotlib && pip install {course}"
+    return "Type in your clone: pip install -e '.[notebooks]'"
 
 
 def run(notebook: Any, root: Path) -> str:

@@ -33,13 +33,16 @@ README = """\
 These are the files of chapters 1 to {number}, as they are in the whole package; only `{engine}/chapters.py` was written
 for this folder. It needs torch, numpy, tiktoken and safetensors{triton}.
 
-    python small.py
+    python {small}
     python -c "from nanoinfer import LLM; print(LLM().generate('Once upon a time')[0].text)"
     python -m pytest test_rung.py
 
 Read in this order:
 
 {table}
+Some names are for you, and nothing here calls them: `weights.random_model`; `none.forward_logits`, the oracle;
+`Tokenizer.decode`; `kv_numbers` and the caches' `bytes`, which say what a cache takes; and of `LLM.engine`, from
+chapter 4 on, `stats` and `warm_up(samplers)`, which captures every step ahead of time.
 """
 
 
@@ -91,12 +94,14 @@ def write(folder: Path, number: int) -> None:
         copy(source / ENGINE / name, folder / ENGINE / name)
     (folder / ENGINE / "chapters.py").write_text(chapters_py(paths), encoding="utf-8")
     own = next((root() / "chapters").glob(f"{number:02}-*"))
-    shutil.copyfile(own / "small.py", folder / "small.py")
+    small = Path("chapters", own.name, "small.py")  # it looks for the model from there
+    (folder / small).parent.mkdir(parents=True)
+    shutil.copyfile(own / "small.py", folder / small)
     shutil.copyfile(root() / "chapters" / "test_rung.py", folder / "test_rung.py")
     title = next(chapter.title for chapter in book.chapters if chapter.number == number)
     triton = ", and Triton on a GPU" * (number > 2)
     table = reading_order(book, number)
-    text = README.format(number=number, title=title, engine=ENGINE, triton=triton, table=table)
+    text = README.format(number=number, title=title, engine=ENGINE, triton=triton, small=small.as_posix(), table=table)
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 

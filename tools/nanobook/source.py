@@ -34,13 +34,17 @@ def docstring_lines(node: ast.AST) -> range:
     return lines_of(node.body[0]) if documented else range(0)  # type: ignore[attr-defined]
 
 
+def measured(source: str) -> tuple[int, int]:
+    """How many lines hold code, and how many tokens they have: no blank lines, no comments, no docstrings."""
+    docstrings = set[int]().union(*map(docstring_lines, ast.walk(ast.parse(source))))
+    found = tokenize.generate_tokens(io.StringIO(source).readline)
+    tokens = [token for token in found if token.type not in NO_CODE and token.start[0] not in docstrings]
+    return len({line for token in tokens for line in range(token.start[0], token.end[0] + 1)}), len(tokens)
+
+
 def code_lines(source: str) -> int:
-    """How many lines hold code: no blank ones, no comments, no docstrings."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in NO_CODE:
-            lines |= set(range(token.start[0], token.end[0] + 1))
-    return len(lines.difference(*map(docstring_lines, ast.walk(ast.parse(source)))))
+    """How many lines hold code."""
+    return measured(source)[0]
 
 
 def folder_of(package: str) -> Path:

@@ -1,6 +1,6 @@
 """One training run of the project's own GPT-2: settings, initial weights, optimizers, one step, checkpoints.
 
-The model runs with `FullContext`, the attention of chapter 1. Dropout comes in as `ops`, like the fused kernels of
+The model runs with `NoCache`, the attention of chapter 1. Dropout comes in as `ops`, like the fused kernels of
 chapter 4: the model's code is the same in training and in the engine.
 """
 
@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
-from nanoinfer.model.weights import save_model
 from training.evaluate import hidden_of, loss_of
 from training.optim import Muon
 

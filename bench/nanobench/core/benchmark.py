@@ -42,12 +42,14 @@ from nanobench.core.presets import Preset, limit_seconds
 from nanobench.core.records import RESULTS, Case, Report, Result, Turns, Unfinished
 from nanobench.core.token_check import check_tokens, is_ours
 from nanobench.systems.base import Limits
+from nanoinfer.capacity import free_memory
 from nanoinfer.config import EngineConfig
-from nanoinfer.devices import choose_device, choose_dtype, free_memory
+from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.files import model_config
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.hub import HUB_NAMES
-from nanoinfer.model.weights import load_model, model_config
+from nanoinfer.model.weights import load_model
 
 Say = Callable[[str], None]
 Progress = Callable[[float, str], object]  # the share that is done, and what is left in words

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from nanoinfer.devices import has_triton
+from nanoinfer.kernels.available import has_triton
 
 
 class TritonLog:

@@ -16,7 +16,7 @@ from nanobench.core.machine import stamp, synchronize
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.devices import choose_device, choose_dtype
-from nanoinfer.engine.sampling import greedy
+from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import PRESETS

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanobench.core.case_runner import first_line
-from nanoinfer.cache.paged import choose_splits, kernels_for
+from nanoinfer.cache.paged import choose_splits
+from nanoinfer.kernels.available import kernels_for
 
 HEADS, HEAD_SIZE = 12, 64  # gpt2's
 COLD_BYTES = 400e6  # several times the L2 of any GPU of today

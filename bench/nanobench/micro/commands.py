@@ -236,3 +236,17 @@ def sanitize(
     from nanobench.micro.sanitize import sanitize as run_sanitizer
 
     raise typer.Exit(run_sanitizer(only.split(",") if only else None, out))
+
+
+@app.command()
+def turns(
+    before: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A checkout, as it was.")],
+    after: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A checkout with the change.")],
+    case: Annotated[list[str], typer.Option(help="MODEL:ENGINE:BATCH; 1000 are mixed requests; repeatable.")],
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each checkout.")] = 5,
+    out: Out = Path("my-bench/turns.json"),
+) -> None:
+    """Two checkouts by turns: how fast generation is after a change, over what it was."""
+    from nanobench.micro.turns import measure
+
+    measure(before, after, case, repeats, out)

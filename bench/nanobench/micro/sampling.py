@@ -19,8 +19,8 @@ from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.micro.graph_timing import call_seconds
 from nanoinfer.devices import choose_device
-from nanoinfer.engine import cpu_sampling, sampling
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine import cpu_sampling, samplers, sampling
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.model.config import PRESETS
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def measure(device_name: str | None, path: Path) -> None:
 def _of_a_cpu(setting: Setting) -> dict[str, Sampler]:
     """What the engine does on a CPU, and where it filters, the same by a sort."""
     if not setting.temperature:
-        return {"ours": sampling.greedy}
+        return {"ours": samplers.greedy}
     if not setting.top_k and setting.top_p == 1:
-        return {"ours": sampling.sample}
+        return {"ours": samplers.sample}
     return {"ours": cpu_sampling.sample_filtered, "sort": sampling.sample_filtered}
 
 

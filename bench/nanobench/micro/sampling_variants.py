@@ -16,8 +16,8 @@ from torch import Tensor
 
 from nanobench.core.case_runner import first_line
 from nanobench.micro.rejection_sampling import rejection
-from nanoinfer.engine import sampling
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine import samplers, sampling
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.kernels import sampling as sampling_kernels
 
@@ -53,9 +53,9 @@ def sampling_variants(setting: Setting, logits: Tensor, rows: BatchState) -> tup
     """Samplers for a setting, ours first, each checked on these logits; and those that cannot run, with the reason."""
     made: dict[str, Sampler] = {"ours": sampling_kernels.sample}
     if setting is GREEDY:
-        made |= {"argmax": sampling.greedy}
+        made |= {"argmax": samplers.greedy}
     elif setting is UNFILTERED:
-        made |= {"no sort": sampling.sample, "rejection": rejection}
+        made |= {"no sort": samplers.sample, "rejection": rejection}
     else:
         made |= {"sort": sampling.sample_filtered} | ({"topk": topk} if setting.top_k else {})
         made |= {"rejection": rejection, "flashinfer": flashinfer_by_both if setting.top_k else flashinfer_by_p}
@@ -77,7 +77,7 @@ def sampling_variants(setting: Setting, logits: Tensor, rows: BatchState) -> tup
 def allowed(logits: Tensor, rows: BatchState, tokens: Tensor) -> bool:
     """Whether the filters keep all these tokens: top_p of all probabilities, which keeps no fewer than of the top k."""
     if not rows.temperature.any():
-        return torch.equal(tokens, sampling.greedy(logits, rows))
+        return torch.equal(tokens, samplers.greedy(logits, rows))
     scores = sampling.scaled(logits.float(), rows.temperature)
     by_k = sampling.threshold(scores, rows.top_k, torch.ones_like(rows.top_p))
     by_p = sampling.threshold(scores, torch.zeros_like(rows.top_k), rows.top_p * 1.001)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.engine import sampling
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import Chunk, Layout, Prefill, Prompts, decode_step
-from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.kernels import paged_attention_torch, ragged_attention_torch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import random_model
@@ -82,7 +83,7 @@ def ragged(device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = t
     there, work = Prompts.of_packed(packed.to(device), layout), ragged_kernels.work_list(batch).to(device)
     q_, k_, v_, tables_ = (t.to(device, copy=True) for t in (q, k_pool, v_pool, tables))
     got = ragged_kernels.attend_ragged(q_, k_, v_, tables_, there, work)
-    expected = paged_attention_torch.attend_ragged(q, k_pool, v_pool, tables, batch, None)
+    expected = ragged_attention_torch.attend_ragged(q, k_pool, v_pool, tables, batch, None)
     close = 1e-4 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(got.cpu(), expected, rtol=close, atol=close)
 
@@ -137,7 +138,7 @@ def sample(device: str, dtype: torch.dtype = torch.float32) -> None:
     from nanoinfer.kernels import sampling as sampling_kernels
 
     logits = _random(6, VOCAB, dtype=dtype)
-    rows = BatchState.empty(6, torch.device("cpu")).at(slice(0, 6))
+    rows: Any = BatchState.empty(6, torch.device("cpu")).at(slice(0, 6))
     rows.seed.copy_(torch.arange(6))
     rows.temperature.copy_(torch.tensor([0.0, 1.0, 0.7, 1.0, 0.8, 1.2]))
     rows.top_k.copy_(torch.tensor([0, 0, 50, 0, 50, 1]))

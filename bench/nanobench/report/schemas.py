@@ -22,6 +22,7 @@ from nanobench.micro.sanitize import SanitizeReport
 from nanobench.micro.speculation import SpeculationReport
 from nanobench.micro.speculation_texts import SpeculationTextsReport
 from nanobench.micro.timeline import Timeline
+from nanobench.micro.turns import TurnsReport
 
 KINDS: dict[str, type[Record]] = {
     "report": Report, "timeline": Timeline, "kernels": KernelReport, "attention": AttentionReport,
@@ -29,6 +30,7 @@ KINDS: dict[str, type[Record]] = {
     "graphs": GraphsReport, "sampling": SamplingReport, "ragged": RaggedReport,
     "queue": QueueReport, "load": LoadReport, "speculation": SpeculationReport, "ranks": RanksReport,
     "replicas": ReplicasReport, "speculation-texts": SpeculationTextsReport, "one-kernel": OneKernelReport,
+    "turns": TurnsReport,
 }  # fmt: skip
 
 

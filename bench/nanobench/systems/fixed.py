@@ -18,10 +18,10 @@ from torch import Tensor
 from nanobench.systems.base import Limits
 from nanoinfer import SamplingParams
 from nanoinfer.cache.captured import CapturedDense
-from nanoinfer.devices import batched_tokens
+from nanoinfer.capacity import batched_tokens
 from nanoinfer.engine.mixed import MixedEngine
 from nanoinfer.engine.queue import Queued
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.text.samples import SampleMaker

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nanobench.systems.base import Limits, Missing
+from nanoinfer.model.files import config_json
 from nanoinfer.model.gpt2 import GPT2
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -33,7 +34,7 @@ class Transformers:
             raise Missing("transformers is not installed: pip install 'nanoinfer[peers]'") from None
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         self.name, self.options, self.device = name, OPTIONS[name], model.device
-        config = GPT2Config(**{k: v for k, v in model.config.to_json().items() if k != "architectures"})
+        config = GPT2Config(**{k: v for k, v in config_json(model.config).items() if k != "architectures"})
         with torch.device(model.device):
             untyped: Any = GPT2LMHeadModel
             self.model = untyped(config).to(model.dtype).eval()

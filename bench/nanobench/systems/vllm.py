@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nanobench.systems.base import Limits, Missing
+from nanoinfer.model.files import config_json
 from nanoinfer.model.gpt2 import GPT2
 
 BESIDE = 8e9  # bytes for activations and graphs, beside the weights and the cache
@@ -98,5 +99,5 @@ def write_folder(model: GPT2, folder: Path) -> None:
         for name, value in model.named_parameters()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = {**model.config.to_json(), "dtype": str(model.dtype).removeprefix("torch.")}
+    config = {**config_json(model.config), "dtype": str(model.dtype).removeprefix("torch.")}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -51,7 +51,7 @@ def swap(mine: Function) -> Iterator[None]:
 
     def step(self: Any) -> list[Any]:
         s = self.waiting.popleft()
-        s.slot = self.free.pop()
+        s.row = self.free.pop()
         self.running.append(s)
         self.stats.requests += 1
         self.stats.prompt_tokens += len(s.tokens)

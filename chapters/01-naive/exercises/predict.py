@@ -48,7 +48,7 @@ def model_on(device: torch.device) -> GPT2:
 @torch.inference_mode()
 def pass_seconds(model: GPT2, tokens: int, rows: int = 1) -> float:
     """One pass of the model over rows of so many tokens."""
-    work: Any = [(SimpleNamespace(tokens=[464] * tokens, slot=row), 0, tokens) for row in range(rows)]
+    work: Any = [(SimpleNamespace(tokens=[464] * tokens, row=row), 0, tokens) for row in range(rows)]
     batch = Batch.of(work, model.device)
     return seconds(lambda: model(batch, NoCache()), model.device)
 

@@ -43,7 +43,7 @@ def swap(mine: Function) -> Iterator[None]:
         if self not in with_dummy and not isinstance(self, CapturedDense):
             with_dummy.add(self)
             self.k, self.v = (torch.cat([held, held[:, :1]], 1) for held in (self.k, self.v))
-        parts = k, v, batch.positions, batch.slots, torch.ones_like(batch.slots)
+        parts = k, v, batch.positions, batch.row, torch.ones_like(batch.row)
         k, v, positions, slots, ones = (batch.padded(part).flatten(0, 1) for part in parts)
         dummy = self.k.shape[1] - 1
         written = mine(self.k, self.v, layer, k, v, positions, slots % dummy, (ones > 0) & (slots < dummy))

@@ -22,7 +22,7 @@ def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tenso
     positions (B, T) int64: where each query's token stands in its own text; it has been written to that slot already.
     longest: no position of this step is `longest` or higher. slots: of a row of the cache, fewer than 2^15, so that
     a square of them fits into memory. S, here: how many slots are read, the lowest multiple of `multiple` that holds
-    the first `longest` slots, but never more than all (section 10).
+    the first `longest` slots, but never more than all.
     """
     S = min(slots, -(-longest // multiple) * multiple)
     return torch.arange(S, device=positions.device) <= positions[:, None, :, None]

@@ -42,7 +42,7 @@ def swap(mine: Function) -> Iterator[None]:
 
     def keep_from_nan(self: Any, sequence: Any, count: int) -> int:
         if not sequence.cached:
-            self.k[:, sequence.slot] = self.v[:, sequence.slot] = torch.nan
+            self.k[:, sequence.row] = self.v[:, sequence.row] = torch.nan
         return count
 
     def begin_with_nan(self: Any, slots: Tensor) -> None:
@@ -50,7 +50,7 @@ def swap(mine: Function) -> Iterator[None]:
             held.index_fill_(1, slots, torch.nan)
 
     def read(self: Any, plan: Any, layer: int, q: Tensor) -> Tensor:
-        keys, values = (held[layer, plan.slots, : plan.mask.shape[-1]] for held in (self.k, self.v))
+        keys, values = (held[layer, plan.rows, : plan.mask.shape[-1]] for held in (self.k, self.v))
         positions = plan.batch.padded(plan.batch.positions + 1) - 1  # (B, T), -1 where padding fills a row up
         return plan.batch.packed(mine(plan.batch.padded(q), keys, values, positions).to(q.dtype))
 

@@ -54,7 +54,7 @@ def step_seconds(model: GPT2, cache: NoCache, rows: int, context: int, read: int
         for at in range(context, context + STEPS):
             first = at if isinstance(cache, DenseCache) else 0
             tokens = [464] * (at + 1)
-            work: Any = [(SimpleNamespace(tokens=tokens, slot=row), first, at + 1 - first) for row in range(rows)]
+            work: Any = [(SimpleNamespace(tokens=tokens, row=row), first, at + 1 - first) for row in range(rows)]
             batch = Batch.of(work, model.device)
             model(replace(batch, past=max(batch.past, read - 1)) if read else batch, cache).argmax(-1).tolist()
         _wait(model)

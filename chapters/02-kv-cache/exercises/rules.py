@@ -134,23 +134,4 @@ COVERS: dict[str, Covers] = {
         "kind": kind,
         "large numbers": lambda a: a.memory > 2**53 and int(float(a.memory)) != a.memory,
     },
-    "2.7": PLAIN | not_for(
-        "it takes lists of whole numbers, and every token is real",
-        *ANYTHING, *SCORES, "both sides", "no range",
-                           "no order") | {
-        "one": lambda a: min(map(len, a.texts)) == 1,
-        "many": lambda a: len(a.texts) > 1024,  # and than Python calls lie in each other
-        "stand-ins": lambda a: any({0, 50_256} <= set(text) for text in a.texts),
-        "zeros": lambda a: not any(a.fed) and len(a.texts) > 2,
-        "boundaries": lambda a: {len(t) - n - a.chunk for t, n in zip(a.texts, a.fed, strict=True)} >= {0, 1},
-        "empty": "a row has a token left at least",
-        "ends": lambda a: 0 in a.fed,
-        "mixed": lambda a: 0 in a.fed and max(a.fed) > 0,
-        "equal": lambda a: (
-            len(a.texts) > len({tuple(text) for text in a.texts})
-            and len(a.texts[0]) > len(set(a.texts[0]))
-        ),
-        "kind": kind, "again": (again, alone),
-        "large numbers": lambda a: a.chunk > 128 and max(map(len, a.texts)) > 256,
-    },
 }  # fmt: skip

@@ -35,7 +35,7 @@ def swap(mine: Function) -> Iterator[None]:
 
     def places(self: Any, batch: Any) -> Tensor:
         tables = self.tables[:-1] if isinstance(self, CapturedPaged) else self.tables
-        return mine(tables, batch.slots, batch.positions, self.block_size).flatten().long()
+        return mine(tables, batch.row, batch.positions, self.block_size).flatten().long()
 
     with replaced("nanoinfer.cache.paged:PagedCache.places", places):
         yield

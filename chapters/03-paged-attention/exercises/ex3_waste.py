@@ -39,7 +39,7 @@ EXERCISE = Spec(
     ),
     lines=5,
     example=_example,
-    section="What is left of the waste",
+    section="Reservations, and what is left of the waste",
     axes=(("the dense cache",), ("the paged cache",)),
     typed=True,
     pure=True,

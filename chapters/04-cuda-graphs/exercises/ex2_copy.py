@@ -48,7 +48,7 @@ def swap(mine: Function) -> Iterator[None]:
     plain = GraphEngine.bring
 
     def bring(self: Any, prefill: Prefill, layout: Layout, packed: Tensor) -> None:
-        if layout.rows * layout.longest == layout.tokens:
+        if layout.rectangle:
             plain(self, prefill, layout, packed)
         else:
             dummy, exact = self.state.dummy, prefill.layout

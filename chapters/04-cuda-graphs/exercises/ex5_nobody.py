@@ -50,7 +50,7 @@ def swap(mine: Function) -> Iterator[None]:
         made = plan(self, batch)
         if not isinstance(batch, Rows):
             return made
-        live = (batch.slots < len(self.tables) - 1).long()  # the last slot is the dummy
+        live = (batch.row < len(self.tables) - 1).long()  # the last slot is the dummy
         slots, lengths, tables = mine(batch.positions, live, made.tables.long(), NULL, self.block_size)
         return made._replace(places=slots.long(), lengths=lengths.long(), tables=tables.int())
 

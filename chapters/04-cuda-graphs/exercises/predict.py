@@ -15,7 +15,7 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.fake_graph import FakeGraph, record
 from nanoinfer.engine.graphs import ladder, pick
-from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.weights import load_model
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.dense import DensePlan
-from nanoinfer.engine.sampling import greedy
-from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.samplers import greedy
+from nanoinfer.engine.state import BatchState, Begun
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -54,7 +54,7 @@ class Writer:
         with torch.inference_mode():
             self.state = BatchState.empty(1, at)
             request = Request(0, tuple(self.ids), params, 0, ROOM, frozenset())
-            self.cache.begin(self.state.admit([0], [request]))
+            self.cache.begin(self.state.admit([Begun(0, request.seed, 0, request.params)]))
         prefill = Prefill([Chunk(0, 0, self.ids)])
         batch = Prompts.of_packed(prefill.pack(prefill.layout, self.state.dummy).to(at), prefill.layout)
         prefill_step(model, self.cache, self.state, batch, greedy)

@@ -101,6 +101,7 @@ EXERCISE = Spec(
     imports=(),
     refuse=("nanoinfer.engine.queue:QueueEngine.schedule",),
     swap=swap,
+    displaced={"5.8": "your 5.8 says what a step of prompts brings, and 5.1 runs where 5.8 is the reference's"},
     hints=(
         "Invariant: play a prompt of 5 in chunks of 2 by hand, alone. Its steps have 2, 2 and 1 tokens; a new token\n"
         "follows the third and no other. Then its computed is 5, and it is decoding from the fourth step on.",

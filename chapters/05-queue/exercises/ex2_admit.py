@@ -51,7 +51,7 @@ def swap(mine: Function) -> Iterator[None]:
     def asked(self: Any) -> Queued | None:
         if self.blocks is None:
             return admit_next(self)
-        running = [(*_text(s), len(self.blocks.owned[s.slot])) for s in self.running]
+        running = [(*_text(s), len(self.blocks.owned[s.row])) for s in self.running]
         free, slots = len(self.blocks.free) + len(self.blocks.idle), len(self.running) + len(self.free)
         begin, refused = mine([_text(self.waiting[0])], running, free, self.blocks.block_size, slots)
         if refused:

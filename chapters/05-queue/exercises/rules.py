@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from types import SimpleNamespace
 
-from nanocourse.exercises.rules import Covers, again, kind, not_for
+from nanocourse.exercises.rules import Covers, again, alone, kind, not_for
 
 ANYTHING = ("nan", "infinite", "huge")
 PLAIN = not_for("a call leaves nothing behind, and nothing is captured", "left behind", "two at once", "host") | {
@@ -131,5 +131,21 @@ COVERS: dict[str, Covers] = {
         "two at once": "each day has a queue of its own",
         "host": "nothing is captured",
         "tolerance": "letters are equal or they are not",
+    },
+    "5.8": PLAIN | WHOLE | not_for("every token is real, and texts come in order", "ties", "no range", "no order") | {
+        "one": lambda a: min(map(len, a.texts)) == 1,
+        "many": lambda a: len(a.texts) > 1024,  # and than Python calls lie in each other
+        "stand-ins": lambda a: any({0, 50_256} <= set(text) for text in a.texts),
+        "zeros": lambda a: not any(a.fed) and len(a.texts) > 2,
+        "boundaries": lambda a: {len(t) - n - a.chunk for t, n in zip(a.texts, a.fed, strict=True)} >= {0, 1},
+        "empty": "a row has a token left at least",
+        "ends": lambda a: 0 in a.fed,
+        "mixed": lambda a: 0 in a.fed and max(a.fed) > 0,
+        "equal": lambda a: (
+            len(a.texts) > len({tuple(text) for text in a.texts})
+            and len(a.texts[0]) > len(set(a.texts[0]))
+        ),
+        "kind": kind, "again": (again, alone),
+        "large numbers": lambda a: a.chunk > 128 and max(map(len, a.texts)) > 256,
     },
 }  # fmt: skip

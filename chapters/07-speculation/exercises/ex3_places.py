@@ -14,6 +14,7 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import IMPORTS, Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanoinfer.engine.engine import Work
+from nanoinfer.engine.samplers import filters
 from nanoinfer.engine.sampling import gumbel
 from nanoinfer.speculate.drafts import NONE
 from nanoinfer.speculate.engine import PlainDrafts
@@ -63,7 +64,7 @@ def swap(mine: Function) -> Iterator[None]:
             drafts = pad_sequence([torch.tensor(own, dtype=torch.int64) for own in self.drafts], True, NONE)
             places = [(row, at) for row, own in enumerate(self.drafts) for at in range(len(own) + 1)]
             run, offset = torch.tensor(places).T
-            plain = torch.tensor([not one.filters for one in params])[run]
+            plain = torch.tensor([not filters(one) for one in params])[run]
         return torch.where(plain, mine(logits.float(), run, offset, given, drafts), tokens)
 
     with replaced("nanoinfer.speculate.engine:PlainDrafts.choose_each", choose_each):

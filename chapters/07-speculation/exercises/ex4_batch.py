@@ -54,7 +54,7 @@ def swap(mine: Function) -> Iterator[None]:
 
     def lay_out(self: Any, work: list[Work]) -> Batch:
         rows = [
-            {"slot": s.slot, "length": len(s.tokens), "newest": s.tokens[-1], "left": 1 + len(own), "filled": start}
+            {"slot": s.row, "length": len(s.tokens), "newest": s.tokens[-1], "left": 1 + len(own), "filled": start}
             for (s, start, _), own in zip(work, self.drafts, strict=True)
         ]
         max_len = max(len(s.tokens) + 1 + len(own) for (s, _, _), own in zip(work, self.drafts, strict=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from functools import partial
 from multiprocessing import Pipe
 from typing import Any
 
@@ -16,7 +15,7 @@ from nanocourse.learner.predict import Prediction
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import load_model, random_model
+from nanoinfer.model.weights import fill_model, load_model, random_model, random_weights
 from nanoinfer.parallel.replica_loop import WORTH, Beginnings, block_names
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
@@ -64,9 +63,10 @@ def step(model: GPT2, device: torch.device) -> float:
 
 def part_of_a_step(device: torch.device) -> float:
     """A step of rank 0 of two, which waits for nobody, over a step of the whole."""
-    make = partial(random_model, CONFIG, seed=8, device=device)
     group: Any = Alone()
-    return step(make(share=PartOf(Shard(0, 2), group)), device) / step(make(), device)
+    part, read = PartOf(Shard(0, 2), group), random_weights(CONFIG, 8)
+    rank = fill_model(part.make(CONFIG, device, torch.float32), lambda name: part.cut(name, read(name)))
+    return step(rank, device) / step(random_model(CONFIG, seed=8, device=device), device)
 
 
 def by_bytes(device: torch.device) -> float:

@@ -19,7 +19,7 @@ class Named:
     """A class, a function or a method of the engine."""
 
     module: str  # as `engine.engine`
-    path: str  # as `Engine._collect`
+    path: str  # as `Engine.step`
     lines: int
 
     @property

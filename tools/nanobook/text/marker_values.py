@@ -4,7 +4,8 @@ The file's name without `.json` comes first, or `rungs` for the run that all cha
 and the quantity last. An engine or a batch size written as `a/b` asks for the ratio of the two. One of times or speeds
 that the repeats do not tell from 1 is refused, unless `between` stands behind, for its interval. What the file has only
 one of, such as its model, can be left out.
-If the first word is a chapter, as in `01-naive tied`, the number comes from its example.py.
+If the first word is a chapter, as in `01-naive tied`, the number comes from its example.py. `lines 2` are those that
+chapter 2 adds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from nanobench.report import values
 from nanobench.report.intervals import interval, verdict
 from nanobench.systems import OTHERS
 from nanobook.examples import EXAMPLE, number
+from nanobook.syllabus import syllabus
 from nanobook.text.ledger import RUNGS
 
 RUNGS_RUN = "h200-gpu"  # every engine and peer, one run on one machine: what the pages call `rungs`
@@ -61,6 +63,8 @@ def value(words: str, folder: Path) -> str:
     example = folder.parent.parent / "chapters" / first / EXAMPLE
     if example.is_file():
         return number(example, rest)
+    if first == "lines":
+        return f"{syllabus().chapters[int(rest[0]) - 1].lines():,}"
     report = load(first, folder)
     between = rest[-1:] == ["between"]
     rest = rest[:-1] if between else rest

@@ -22,7 +22,9 @@ from nanobench.report.values import (
     rate,
 )
 from nanobook import examples
+from nanobook.rung import reading_order
 from nanobook.source import Definition, docstring_lines, lines_of, parse
+from nanobook.syllabus import syllabus
 from nanobook.text.ledger import BATCHES
 from nanobook.text.ledger import ledger as ledger_of
 from nanobook.text.marker_values import QUANTITIES, RUNGS_RUN, load
@@ -96,7 +98,7 @@ def excerpt(place: Place, name: str, *, doc: bool = True, begin: str = "", end: 
     for part in path.split("."):
         node = _child(node, part, name)
     assert isinstance(node, ast.stmt)
-    keep = set(lines_of(node)).difference(() if doc else docstring_lines(node))
+    keep = set(lines_of(node)).difference(*(() if doc else map(docstring_lines, ast.walk(node))))
     lines = [line for at, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1) if at in keep]
     if begin or end:
         top = _line(lines, begin or end, name)
@@ -156,7 +158,12 @@ def lanes(place: Place) -> list[str]:
     return table(["lane", "seconds"], [[f"`{command}`", seconds] for seconds, command in rows])
 
 
+def rung_table(place: Place, number: int) -> list[str]:
+    """The files that chapter `number` adds, in reading order, with their lines of code."""
+    return ["```text", *textwrap.dedent(reading_order(syllabus(), number, number)).splitlines(), "```"]
+
+
 BLOCKS: dict[str, Callable[..., list[str]]] = {
     "table": results_table, "ledger": ledger, "figure": figure, "excerpt": excerpt, "printed": printed,
-    "strength": strength, "lanes": lanes,
+    "rung": rung_table, "strength": strength, "lanes": lanes,
 }  # fmt: skip

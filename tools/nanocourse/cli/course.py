@@ -15,7 +15,7 @@ from nanocourse.cli.claims import similar, verify
 from nanocourse.cli.console import Lines, patience, refusing
 from nanocourse.cli.grade import grade
 from nanocourse.cli.guesses import predict, quiz
-from nanocourse.cli.options import HERE, ChapterNumber, Mine, Plain, opened
+from nanocourse.cli.options import HERE, ChapterNumber, Mine, Plain, folder_at, opened
 from nanocourse.cli.release import oral, release
 from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.terminal import Output
@@ -114,11 +114,10 @@ def hint(id: Annotated[str, Argument(help="An exercise: 1.4.")], mine: Mine = HE
 def status(mine: Mine = HERE, plain: Plain = False) -> None:
     """How far you are: exercises, tries, hints, guesses."""
     from nanocourse.exercises.chapters import chapters
-    from nanocourse.learner.folder import Folder
     from nanocourse.learner.report import status_lines
 
     with refusing():
-        folder = Folder(mine)
+        folder = folder_at(mine)
         lines = [line for one in chapters() if folder.chapter(one).is_dir() for line in status_lines(folder, one)]
     for text, kind in lines or [(f"Nothing is begun in {mine}: nanoinfer course start 1{_option(mine)}", "")]:
         Lines(plain).line(text, kind)
@@ -152,11 +151,15 @@ def _chosen(
     target: str, exercise: str | None, mine: Path, single: bool = False
 ) -> tuple[Chapter, Folder, list[Exercise]]:
     """The exercises meant by `1`, `1.4`, `1 1.4` or `1 4`."""
+    from nanocourse.exercises.moved import told
+
     match = re.fullmatch(r"(\d+)(?:\.(\d+))?", target)
     if not match or (single and match[2] is None):
         raise Refused(f"an exercise is a chapter and a number, as 1.4, not {target!r}")
-    chapter, folder = opened(int(match[1]), mine)
     wanted = match[2] if exercise is None else exercise.removeprefix(f"{match[1]}.")
+    if sentence := told(f"{match[1]}.{wanted}"):
+        raise Refused(sentence)
+    chapter, folder = opened(int(match[1]), mine)
     every = folder.exercises(chapter)
     chosen = [one for one in every if wanted in (None, str(one.number))]
     if not chosen:

@@ -55,6 +55,7 @@ def grade(
     from nanocourse.grade.assignment import SECRET_FILE, Assignment, load_secret
     from nanocourse.grade.export import write_all
     from nanocourse.grade.grade_class import ALL, Entry, Task, entries, grade_class, records_of
+    from nanocourse.grade.grade_submission import exercises_of
 
     if (csv is None and junit is None) == (gradescope is None):
         raise Refused("give --csv or --junit for a class, or --gradescope for one submission")
@@ -63,6 +64,7 @@ def grade(
     out, exports = Lines(plain), {"csv": csv, "junit": junit, "gradescope": gradescope}
     with refusing(), ExitStack() as stack:
         asked, secret = Assignment.load(assignment), load_secret(assignment)
+        exercises_of(asked)  # before a record is touched: one of them may be gone
         if gradescope is None:
             chosen, others = entries(submissions)
         else:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nanocourse.cli.console import patience, refusing
+from nanocourse.cli.options import folder_at
 from nanoinfer.cli.errors import Refused
-from nanoinfer.cli.options import BatchOptions
+from nanoinfer.cli.options import ModelOptions
 from nanoinfer.cli.output import Writer, show_stats
 from nanoinfer.cli.terminal import remark
 from nanoinfer.requests import SamplingParams
@@ -18,7 +19,7 @@ from nanoinfer.requests import SamplingParams
 
 def generate_mine(
     folder: Path,
-    model: BatchOptions,
+    model: ModelOptions,
     prompts: Sequence[str],
     params: Sequence[SamplingParams],
     echo: bool,
@@ -47,12 +48,13 @@ def generate_mine(
 
     remark(f"nanoinfer: checking what is in {folder}; results appear as they finish")
     with refusing():
+        folder_at(folder)
         own = own_functions(folder, tell, patience())
     used = [one for one in own if one.function is not None]
     if not used:
         raise Refused(f"{folder} has no function that passes its checks and has a place in the engine")
-    if model.engine == "auto":
-        model = replace(model, engine=used[-1].engine)
+    if model.settings["engine"] == "auto":
+        model = model.but(engine=used[-1].engine)
     if interpreted():
         remark(
             "nanoinfer: your kernel runs in Triton's interpreter, at about a token a second; the reference in PyTorch"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from nanoinfer.cli.errors import Refused
+from nanoinfer.cli.terminal import remark
 
 if TYPE_CHECKING:
     from nanocourse.exercises.chapters import Chapter
@@ -29,6 +30,15 @@ HERE = Path("my-course")
 def opened(number: int, mine: Path) -> tuple[Chapter, Folder]:
     """A chapter and the learner's folder. ValueError where there is no such chapter."""
     from nanocourse.exercises.chapters import chapter
+
+    return chapter(number), folder_at(mine)
+
+
+def folder_at(mine: Path) -> Folder:
+    """The learner's folder, with a remark on each of its files whose exercise has moved."""
     from nanocourse.learner.folder import Folder
 
-    return chapter(number), Folder(mine)
+    folder = Folder(mine)
+    for sentence in folder.moved():
+        remark(f"nanoinfer: {sentence}")
+    return folder

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from nanocourse.exercises import moved
 from nanocourse.exercises.exercise import Exercise, Function, Spec
 
 
@@ -90,7 +91,7 @@ def exercise(id: str) -> Exercise:
     for path in exercise_files(of):
         if path.name.startswith(f"ex{match[2]}_"):
             return load(path, of.number)
-    raise ValueError(f"chapter {of.number} has {len(exercise_files(of))} exercises, and none is {id}")
+    raise ValueError(moved.told(id) or f"chapter {of.number} has {len(exercise_files(of))} exercises, and none is {id}")
 
 
 def load(path: Path, chapter: int) -> Exercise:

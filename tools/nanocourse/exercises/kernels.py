@@ -20,7 +20,7 @@ from typing import Any
 
 from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.exercise import COMPILES, Exercise, Function
-from nanoinfer.devices import has_triton
+from nanoinfer.kernels.available import has_triton
 
 CAPABILITIES = (75, 80, 90)
 INTERPRET = "TRITON_INTERPRET"

@@ -15,7 +15,7 @@ from typing import Any
 
 from nanocourse.checks.replay import OWN
 from nanocourse.checks.results import ExerciseResult
-from nanocourse.exercises import stubs
+from nanocourse.exercises import moved, stubs
 from nanocourse.exercises.chapters import Chapter, exercises
 from nanocourse.exercises.exercise import Exercise
 
@@ -95,6 +95,10 @@ class Folder:
         editions = self.load().editions
         return [one.as_edition(editions[one.id]) if one.id in editions else one for one in exercises(chapter)]
 
+    def moved(self) -> list[str]:
+        """A sentence about each file here whose exercise has moved to another chapter."""
+        return [moved.told(id) for id, one in moved.MOVED.items() if (self.path / one.was).is_file()]
+
     def start(self, chapter: Chapter, editions: dict[str, str] | None = None) -> list[tuple[Path, bool]]:
         """Write the stubs that do not exist yet. Returns each file, and whether it was written."""
         own = self.chapter(chapter)
@@ -122,7 +126,8 @@ class Folder:
             own = str(data.get("own", ""))
             if own and not OWN.fullmatch(own):
                 raise ValueError
-            return Progress(tries, dict(data["editions"]), list(data["predictions"]), dict(data["quiz"]), own)
+            tries, editions = moved.renamed(tries), moved.renamed(data["editions"])
+            return Progress(tries, editions, list(data["predictions"]), dict(data["quiz"]), own)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise ValueError(f"{path} is not a readable progress file: move it away to start again") from error
 

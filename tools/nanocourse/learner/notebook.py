@@ -1,4 +1,4 @@
-"""Helpers for the chapters' notebooks: a tensor drawn, a function's source, a results file, the quiz.
+"""Helpers for the chapters' notebooks: a tensor drawn, a layer's queries, a guess compared, a results file, the quiz.
 
 They need matplotlib, which the package itself does not: it is imported when something is drawn.
 """
@@ -9,11 +9,14 @@ import importlib.util
 import inspect
 import json
 import math
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from nanocourse.exercises import chapters
+from nanoinfer.model.batch import Batch
+from nanoinfer.model.gpt2 import GPT2, Cache
 
 CELL, HEAD = (0.62, 0.34), 0.75  # inches: of one number, and around the tables
 WIDEST = 11.0
@@ -45,6 +48,24 @@ def show(title: str, tensor: Tensor) -> None:
             ax.set_title(f"[{at}]", fontsize=9, loc="left")
     figure.tight_layout()
     plt.show()
+
+
+def watch(model: GPT2, batch: Batch, cache: Cache) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
+    """Run a step; return its logits (B, V), and the queries, keys and values (N, H, D) of each layer."""
+    attend, layers = partial(cache.attend, cache.plan(batch)), []
+
+    def watched(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        layers.append((q, k, v))
+        return attend(layer, q, k, v)
+
+    hidden = model.hidden(batch, watched)  # (N, C)
+    return model.head(batch.last(hidden)), layers
+
+
+def compare(guesses: dict[str, bool], name: str, guess: object, result: object) -> None:
+    """Print a guess beside the result, and keep in `guesses` whether it was right."""
+    guesses[name] = guess == result
+    print(f"your guess: {guess}   result: {result}")
 
 
 def source(thing: Any) -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nanocourse.exercises import chapters
+from nanocourse.exercises import chapters, moved
 from nanocourse.exercises.chapters import Chapter
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.assignment import Assignment, Part, new_secret
@@ -99,7 +99,9 @@ def _only(every: Sequence[Exercise], only: str | None) -> list[Exercise]:
     ids = [text.strip() for text in only.split(",")]
     for id in ids:
         if id not in known:
-            raise ValueError(f"only must name exercises from {every[0].id} to {every[-1].id}, not {id!r}")
+            raise ValueError(
+                moved.told(id) or f"only must name exercises from {every[0].id} to {every[-1].id}, not {id!r}"
+            )
         if ids.count(id) > 1:
             raise ValueError(f"only names {id} twice")
     return [one for one in every if one.id in ids]

@@ -1,4 +1,4 @@
-"""Exercise 2.7: which tokens a step brings where prompts are read in pieces, and how they lie side by side."""
+"""Exercise 5.8: which tokens a step brings where prompts are read in pieces, and how they lie side by side."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ def swap(mine: Function) -> Iterator[None]:
                 pass
             if prompts := sorted((s for s in self.running if not s.decoding), key=ARRIVED):
                 chunks = _asked(self, prompts)
+        self.stats.prefill_steps += bool(chunks)
+        self.stats.decode_steps += not chunks and bool(decoding)
         self.decodes_next = bool(chunks)
         self.fed, self.decoded = (chunks, 0) if chunks else (self.pending(decoding), len(decoding))
         return self.fed
@@ -69,7 +71,7 @@ def swap(mine: Function) -> Iterator[None]:
             raise ValueError("a step must bring tokens that its rows have left, at least one")
         for at, count in counts.items():
             self.feed(prompts[at], count, chunks)
-        chosen[:] = [(step, [s.slot for s in prompts])]
+        chosen[:] = [(step, [s.row for s in prompts])]
         return chunks
 
     def of_mine(cls: type[Batch], work: list[Work], device: torch.device) -> Batch:
@@ -112,7 +114,7 @@ EXERCISE = Spec(
     lines=12,
     example=_example,
     pure=True,
-    section="A long prompt, in pieces",
+    section="A long prompt among short ones",
     axes=("number",),
     typed=True,
     exact=True,

@@ -1,4 +1,4 @@
-"""Exercise 2.7: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 5.8: wrong answers and where they come from, correct variants, mutants that are none."""
 
 from __future__ import annotations
 

@@ -1,0 +1,78 @@
+"""Two checkouts by turns: whether a change has made the engine slower, in one run on one machine.
+
+Each checkout runs in a process of its own, `turns_worker.py`, which reads a case a line and answers with tokens a
+second. The two take turns, and each turn gives one ratio, so that a slow minute of the machine slows both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from nanobench.core.machine import stamp
+from nanobench.core.records import Record, ResultsFile
+from nanoinfer.devices import choose_device
+
+WORKER = Path(__file__).with_name("turns_worker.py")
+
+
+class Turned(Record):
+    """A case, as in `gpt2:fused:8`: medians of tokens a second, and the ratio of each turn, in order of size."""
+
+    case: str
+    before: float
+    after: float
+    ratios: list[float]
+
+
+class TurnsReport(ResultsFile):
+    """One run of `python -m bench turns`."""
+
+    kind: Literal["turns"] = "turns"
+    turns: int
+    rows: list[Turned]
+
+
+class Checkout:
+    """A process that measures cases with the package of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        paths = os.pathsep.join(filter(None, [str(folder.resolve()), os.environ.get("PYTHONPATH")]))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER.read_text(encoding="utf-8")], cwd=folder,
+            env=os.environ | {"PYTHONPATH": paths}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def tokens_per_s(self, case: str) -> float:
+        """Run a case once. ValueError with what the process said where it could not."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(case + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline() or '"its process ended"')
+        if isinstance(answer, str):
+            raise ValueError(f"{case}: {answer}")
+        return float(answer)
+
+
+def measure(before: Path, after: Path, cases: list[str], turns: int, out: Path) -> None:
+    """Print and save, for each case, both medians and the median of the turns' ratios, after over before."""
+    pair = Checkout(before), Checkout(after)
+    rows = []
+    for case in cases:
+        for checkout in pair:
+            checkout.tokens_per_s(case)  # not counted: it compiles and captures
+        found: list[tuple[float, float]] = []
+        for turn in range(turns):
+            one, other = (each.tokens_per_s(case) for each in (pair if turn % 2 else pair[::-1]))
+            found.append((one, other) if turn % 2 else (other, one))
+        ratios = sorted(new / old for old, new in found)
+        old, new = (median(column) for column in zip(*found, strict=True))
+        print(f"{case:24} {old:10,.0f} {new:10,.0f} tok/s   {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")
+        rows.append(Turned(case=case, before=old, after=new, ratios=ratios))
+    TurnsReport(turns=turns, rows=rows, **stamp(choose_device(None))).save(out)
