@@ -1,7 +1,4 @@
-"""The application: an ordinary ASGI one, its routes and who may call them.
-
-What needs no key is `/live`, `/health` and `/metrics`.
-"""
+"""The application, an ordinary ASGI one: its routes, and who may call them."""
 
 from __future__ import annotations
 
@@ -11,11 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
 
 from nanoinfer.async_llm import AsyncLLM
 from nanoinfer.serve.completions import Completions, request_id
@@ -25,119 +23,108 @@ from nanoinfer.serve.limits import Limits
 from nanoinfer.serve.metrics import Metrics
 from nanoinfer.serve.service import Service
 
-OPEN = frozenset({"/live", "/health", "/metrics"})
-READ = ["GET", "HEAD"]
+OPEN = frozenset({"/live", "/health", "/metrics"})  # what needs no key
 NO_CHAT = "GPT-2 has no chat format, so it has no chat completions: send the text to continue to /v1/completions"
 
 
-def make_app(llm: AsyncLLM | Callable[[], AsyncLLM] | Service, settings: ServeConfig | None = None) -> FastAPI:
-    """Make the application, for any ASGI server. llm: an AsyncLLM, what makes one, or a service that has one.
+class App:
+    """The application, for any ASGI server; its lifespan starts the service and ends it.
 
-    The lifespan starts the service, which is `app.state.service`, and ends it. app.state.open_paths: paths that need no
-    key; a page may add its own.
+    llm: an AsyncLLM, what makes one, or a service that has one. open_paths: paths that need no key; a page may add its
+    own, and its routes to `router`.
     """
-    service = llm if isinstance(llm, Service) else Service(llm, settings or ServeConfig())
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.start()
-        yield
-        await service.stop()
-
-    app = FastAPI(
-        title="nanoinfer", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan, redirect_slashes=False
-    )
-    app.state.service, app.state.open_paths = service, set(OPEN)
-    app.add_middleware(Access, service=service, open_paths=app.state.open_paths)
-    app.add_middleware(Limits, config=service.config)
-    app.add_exception_handler(HTTPException, _not_found)
-    app.add_exception_handler(ApiError, _refused)
-    app.router.routes.append(Route("/v1/completions", Completions(service)))
-    _add_routes(app, service)
-    return app
-
-
-def _add_routes(app: FastAPI, service: Service) -> None:
-    collected = Metrics(service)
-
-    @app.api_route("/live", methods=READ)
-    async def live() -> dict[str, str]:
-        """The process answers."""
-        return {"status": "live"}
-
-    @app.api_route("/health", methods=READ)
-    async def health(response: Response) -> dict[str, Any]:
-        """Whether a request that is sent now is answered. A full queue changes nothing here."""
-        ready = service.phase == "ready" and service.llm is not None and service.llm.alive
-        response.status_code = 200 if ready else 503
-        phase = "dead" if service.phase == "ready" and not ready else service.phase
-        return {"status": phase, "ready_seconds": round(service.ready_s, 3) if service.ready_s else None}
-
-    @app.api_route("/metrics", methods=READ)
-    async def metrics() -> Response:
-        return Response(collected.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    @app.api_route("/v1/models", methods=READ)
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [await model(service.name)]}
-
-    @app.api_route("/v1/models/{name:path}", methods=READ)
-    async def model(name: str) -> dict[str, Any]:
-        if name != service.name:
-            raise ApiError(404, f"there is no model {name!r:.100} here", code="model_not_found")
-        context = service.llm.facts.max_len if service.llm else None
-        own = {"owned_by": "nanoinfer", "max_model_len": context}
-        return {"id": name, "object": "model", "created": service.created, **own}
-
-    @app.api_route("/v1/chat/completions", methods=[*READ, "POST"])
-    async def chat() -> None:
-        raise ApiError(404, NO_CHAT, code="no_chat_format")
-
-
-async def _not_found(request: Request, error: Any) -> Response:
-    what = f"{request.method} {request.url.path[:100]}: {error.detail}".lower()
-    return ApiError(error.status_code, what).response(error.headers)
-
-
-async def _refused(request: Request, error: Any) -> Response:
-    response: Response = error.response()
-    return response
-
-
-class Access:
-    """ASGI middleware that lets in who has the key, if there is one, and calls this server by a name of its own."""
-
-    def __init__(self, app: ASGIApp, service: Service, open_paths: set[str]) -> None:
-        self.app, self.service, self.open_paths = app, service, open_paths
-        self.key, self.host = service.config.api_key, service.config.host
-        self.local = self.key is None and is_loopback(self.host)
+    def __init__(self, llm: AsyncLLM | Callable[[], AsyncLLM] | Service, settings: ServeConfig | None = None) -> None:
+        self.service = llm if isinstance(llm, Service) else Service(llm, settings or ServeConfig())
+        self.open_paths, self._metrics = set(OPEN), Metrics(self.service)
+        self.router = Router(
+            [
+                Route("/v1/completions", Completions(self.service), methods=["POST"]),
+                Route("/live", self._live),
+                Route("/health", self._health),
+                Route("/metrics", self._numbers),
+                Route("/v1/models", self._models),
+                Route("/v1/models/{name:path}", self._model),
+                Route("/v1/chat/completions", self._chat, methods=["GET", "POST"]),
+            ],
+            redirect_slashes=False,
+            lifespan=self._lifespan,
+        )
+        self.watch: Any = None  # all who watch, where there is a page for it
+        self._limited = Limits(self.router, self.service.config)
+        config = self.service.config
+        self._local = config.api_key is None and is_loopback(config.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in self.open_paths:
-            try:
+        scope["app"] = self  # so that the router raises what is to be answered
+        try:
+            if scope["type"] == "http" and scope["path"] not in self.open_paths:
                 self._check(scope, Headers(scope=scope))
-            except ApiError as error:
-                return await error.response()(scope, receive, send)
-        await self.app(scope, receive, send)
+            await self._limited(scope, receive, send)
+        except HTTPException as error:
+            what = f"{scope['method']} {scope['path'][:100]}: {error.detail}".lower()
+            await ApiError(error.status_code, what).response(error.headers)(scope, receive, send)
+        except ApiError as error:
+            await error.response()(scope, receive, send)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """ApiError for a page that calls this machine by another name (DNS rebinding), or a request without the key.
+        """Refuse a request without the key, or one that calls this machine by another name (DNS rebinding).
 
-        A page cannot guess a key, and a server that listens to others may be called by any name.
+        A page cannot guess a key, and a server that listens to others may be called by any name. Of two names, a proxy
+        may have read the other: RFC 9112, 3.2.
         """
-        for named in headers.getlist("host") if self.local else ():
-            if not knows_host(named, self.host):
-                what = f"this server does not go by the name {named!r:.80}: ask for {self.host}, or give it an API key"
-                raise ApiError(403, what, code="unknown_host")
+        config, hosts = self.service.config, headers.getlist("host")
+        if len(hosts) > 1 or not (hosts or scope["http_version"] == "1.0"):
+            raise ApiError(400, f"a request must have one Host header, not {len(hosts)}", connection="close")
+        if self._local and hosts and not knows_host(hosts[0], config.host):
+            what = f"this server does not go by the name {hosts[0]!r:.80}: ask for {config.host}, or give it an API key"
+            raise ApiError(403, what, code="unknown_host")
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if self.key is not None and not (_same(given.strip(), self.key) and scheme.lower() == "bearer"):
+        if config.api_key is not None and not (_same(given.strip(), config.api_key) and scheme.lower() == "bearer"):
             name = request_id(headers)
             self.service.log(event="unauthorized", id=name, path=scope["path"][:100])
             what = "this server asks for its API key: Authorization: Bearer KEY"
             more = {"www_authenticate": "Bearer", "connection": "close", "x_request_id": name}
             raise ApiError(401, what, code="invalid_api_key", **more)
 
+    @asynccontextmanager
+    async def _lifespan(self, app: Any) -> AsyncIterator[None]:
+        self.service.start()
+        yield
+        await self.service.stop()
+
+    async def _live(self, request: Request) -> Response:
+        """The process answers."""
+        return JSONResponse({"status": "live"})
+
+    async def _health(self, request: Request) -> Response:
+        """Whether a request that is sent now is answered. A full queue changes nothing here."""
+        service = self.service
+        ready = service.phase == "ready" and service.llm is not None and service.llm.alive
+        phase = "dead" if service.phase == "ready" and not ready else service.phase
+        seconds = round(service.ready_s, 3) if service.ready_s else None
+        return JSONResponse({"status": phase, "ready_seconds": seconds}, 200 if ready else 503)
+
+    async def _numbers(self, request: Request) -> Response:
+        return Response(self._metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._facts()]})
+
+    async def _model(self, request: Request) -> Response:
+        if (name := request.path_params["name"]) != self.service.name:
+            raise ApiError(404, f"there is no model {name!r:.100} here", code="model_not_found")
+        return JSONResponse(self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        service = self.service
+        own = {"owned_by": "nanoinfer", "max_model_len": service.llm.facts.max_len if service.llm else None}
+        return {"id": service.name, "object": "model", "created": service.created, **own}
+
+    async def _chat(self, request: Request) -> Response:
+        raise ApiError(404, NO_CHAT, code="no_chat_format")
+
 
 def _same(given: str, key: str) -> bool:
-    """Whether they are equal. How long the look takes says nothing about how much of it is right."""
+    """Return whether they are equal. How long the look takes says nothing about how much of it is right."""
     return hmac.compare_digest(*(hashlib.sha256(each.encode("latin-1")).digest() for each in (given, key)))

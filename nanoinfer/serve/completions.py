@@ -9,29 +9,26 @@ import asyncio
 import random
 import re
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from os import environ
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from nanoinfer.async_llm import AsyncLLM
+from nanoinfer.async_llm import AsyncLLM, TokenStream
 from nanoinfer.requests import Completion
 from nanoinfer.serve.answers import Answer
 from nanoinfer.serve.errors import ApiError, Gone, bad
 from nanoinfer.serve.fields import CompletionRequest, from_library, parse, read
-from nanoinfer.serve.service import Outcome, Service, Ticket
+from nanoinfer.serve.service import Service, Ticket
 
 EVENTS_PER_S = 5000  # of all streams together: where there are many, each has its tokens in fewer, larger pieces
-EVENTS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]  # fmt: skip
-OWN_ERROR = "an error of the server's own"
 LONG_BODY = 1 << 16  # bytes; texts of a longer one are tokenized in another thread
+JSON = {"content-type": "application/json"}
+EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class Completions:
@@ -45,40 +42,36 @@ class Completions:
         reply = Reply(scope, receive, send, ticket)
         try:
             await self._serve(Request(scope, receive), reply, ticket)
-        except asyncio.CancelledError:
-            if not ticket.cause:  # by the server that runs this application
+        except (asyncio.CancelledError, Exception) as error:
+            if isinstance(error, asyncio.CancelledError) and not ticket.cause:  # by the server that runs this
                 ticket.outcome = "cancelled"
                 raise
-            await self._fail(ticket.cause, "refused", reply, ticket)
-        except ClientDisconnect:
-            await self._fail(Gone(), "cancelled", reply, ticket)
-        except ApiError as error:
-            await self._fail(error, "refused", reply, ticket)
-        except Exception as error:  # of the engine, or a mistake of ours
-            if environ.get("NANOINFER_TRACEBACK"):
-                traceback.print_exception(error)
-            dead = self.service.llm is None or not self.service.llm.alive
-            what, code = ("the engine has died", "engine_dead") if dead else (OWN_ERROR, "internal_error")
-            if not dead:
-                self.service.log(event="error", id=ticket.name, cause=type(error).__name__)
-            await self._fail(ApiError(500, what, code=code), "failed", reply, ticket)
+            ticket.cause = ticket.cause or self._cause(error, ticket)
+            broken = ticket.stream or not isinstance(error, (ApiError, asyncio.CancelledError))
+            ticket.outcome = "failed" if broken else "refused"
+            if isinstance(ticket.cause, Gone):
+                ticket.outcome = "cancelled"
+            else:
+                with suppress(Gone):
+                    await reply.fail(ticket.cause)
         finally:
             self.service.close(ticket)
 
-    async def _fail(self, cause: ApiError, outcome: Outcome, reply: Reply, ticket: Ticket) -> None:
-        """End a request without its answer, and tell its client why, if that is still there."""
-        ticket.cause = ticket.cause or cause
-        ticket.outcome = "failed" if ticket.stream else outcome
-        if isinstance(ticket.cause, Gone):
-            ticket.outcome = "cancelled"
-            return
-        with suppress(Gone):
-            await reply.fail(ticket.cause)
+    def _cause(self, error: BaseException, ticket: Ticket) -> ApiError:
+        """Return what a client is told: of the engine's errors and our own mistakes, only whose they are."""
+        if isinstance(error, ClientDisconnect):
+            return Gone()
+        if isinstance(error, ApiError):
+            return error
+        if environ.get("NANOINFER_TRACEBACK"):
+            traceback.print_exception(error)
+        if self.service.llm is None or not self.service.llm.alive:
+            return ApiError(500, "the engine has died", code="engine_dead")
+        self.service.log(event="error", id=ticket.name, cause=type(error).__name__)
+        return ApiError(500, "an error of the server's own", code="internal_error")
 
     async def _serve(self, request: Request, reply: Reply, ticket: Ticket) -> None:
         service, config = self.service, self.service.config
-        if request.method != "POST":
-            raise ApiError(405, "use POST for /v1/completions", allow="POST", connection="close")
         llm = service.check_open()
         body = await request.body()
         asked = read(parse(body), config, llm.facts.end_of_text)
@@ -92,16 +85,19 @@ class Completions:
         timer = asyncio.get_running_loop().call_later(config.request_timeout, ticket.end, late)
         listener = asyncio.ensure_future(_end_with_client(request.receive, ticket))
         try:
-            await self._submit(llm, asked, len(body) > LONG_BODY, ticket)
+            ticket.stream = await self._submit(llm, asked, len(body) > LONG_BODY)
             answer = Answer(asked, ticket.name, llm.tokenizer)
-            await (self._stream if asked.stream else self._whole)(answer, reply, ticket)
+            if asked.stream:
+                await self._stream(answer, reply, ticket.stream)
+            else:
+                await reply.whole(answer.whole(await ticket.stream.completions()))
         finally:
             timer.cancel()
             listener.cancel()
             if ticket.stream:
                 await ticket.stream.aclose()
 
-    async def _submit(self, llm: AsyncLLM, asked: CompletionRequest, long: bool, ticket: Ticket) -> None:
+    async def _submit(self, llm: AsyncLLM, asked: CompletionRequest, long: bool) -> TokenStream:
         """Let the engine have it. ApiError for what is wrong with a prompt."""
         prompts, most = asked.prompts, self.service.config.max_prompt_tokens
         try:
@@ -109,24 +105,18 @@ class Completions:
                 prompts = await asyncio.to_thread(_token_ids, llm, prompts)
                 if most is not None and (longest := max(map(len, prompts))) > most:
                     raise bad("prompt", f"prompt has {longest} tokens, and may have {most} here")
-            ticket.stream = llm.submit(prompts, asked.params, every_token=asked.stream)
+            return llm.submit(prompts, asked.params, every_token=asked.stream)
         except ValueError as error:
             raise from_library(error) from None
 
-    async def _whole(self, answer: Answer, reply: Reply, ticket: Ticket) -> None:
-        assert ticket.stream
-        body = answer.whole(await ticket.stream.completions())
-        await reply.whole(Response(body, media_type="application/json"))
-
-    async def _stream(self, answer: Answer, reply: Reply, ticket: Ticket) -> None:
-        assert ticket.stream
+    async def _stream(self, answer: Answer, reply: Reply, stream: TokenStream) -> None:
         done: list[Completion] = []
-        prompts = {row.request.index: row.request.prompt_token_ids for row in ticket.stream.rows}
-        async for piece in ticket.stream:
+        prompts = {row.request.index: row.request.prompt_token_ids for row in stream.rows}
+        async for piece in stream:
             event = answer.event(piece, prompts[piece.index])
             if piece.completion:
                 done.append(piece.completion)
-                if len(done) == len(ticket.stream.rows):
+                if len(done) == len(stream.rows):
                     return await reply.event(event + answer.last_events(done), last=True)
             if event:
                 await reply.event(event)
@@ -135,24 +125,27 @@ class Completions:
 
 
 class Reply:
-    """What goes back to one client."""
+    """What goes back to one client; a stream goes whole to one of HTTP/1.0, which knows no chunks."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, ticket: Ticket) -> None:
-        self._scope, self._receive, self._asgi_send = scope, receive, send
-        self._ticket, self._streaming = ticket, False
+        self._scope, self._receive, self._asgi_send, self._ticket = scope, receive, send, ticket
+        self._held = bytearray() if scope["http_version"] == "1.0" else None
+        self._streaming = False
 
-    async def whole(self, response: Response) -> None:
+    async def whole(self, body: bytes, headers: Mapping[str, str] = JSON, status: int = 200) -> None:
         """Send a whole answer."""
-        self._ticket.status, self._ticket.answered = response.status_code, True
-        response.headers["x-request-id"] = self._ticket.name
-        await response(self._scope, self._receive, self._send)
+        self._ticket.answered = True
+        await self._start(status, {**headers, "content-length": str(len(body))})
+        await self._send({"type": "http.response.body", "body": body})
 
     async def event(self, event: bytes, last: bool = False) -> None:
         """Send a part of a stream, whose first part is the answer's beginning."""
+        if self._held is not None:
+            self._held += event
+            return await self.whole(bytes(self._held), EVENTS) if last else None
         if not self._streaming:
-            self._streaming, self._ticket.status = True, 200
-            headers = [*EVENTS, (b"x-request-id", self._ticket.name.encode())]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            self._streaming = True
+            await self._start(200, EVENTS)
         self._ticket.answered = last
         await self._send({"type": "http.response.body", "body": event, "more_body": not last})
 
@@ -161,7 +154,14 @@ class Reply:
         if self._streaming:
             await self.event(b"data: " + error.body + b"\n\n", last=True)
         else:
-            await self.whole(error.response())
+            await self.whole(error.body, {**error.headers, **JSON}, error.status)
+
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        self._ticket.status = status
+        pairs = [
+            (name.encode(), value.encode()) for name, value in {**headers, "x-request-id": self._ticket.name}.items()
+        ]
+        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def _send(self, message: Message) -> None:
         try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from starlette.responses import Response
 
 LONGEST = 400  # characters of a sentence: it may repeat what the client sent
+KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class ApiError(Exception):
@@ -17,21 +17,15 @@ class ApiError(Exception):
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, **headers: str
     ) -> None:
+        message = message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.message = message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
-
-    @property
-    def body(self) -> bytes:
-        """The JSON object."""
-        kinds = {401: "authentication_error", 429: "rate_limit_error"}
-        kind = "server_error" if self.status >= 500 else kinds.get(self.status, "invalid_request_error")
-        error: dict[str, Any] = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        return json.dumps({"error": error}).encode()
+        kind = "server_error" if status >= 500 else KINDS.get(status, "invalid_request_error")
+        self.body = json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
 
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
-        """The whole answer, with these headers as well."""
+        """Return the whole answer, with these headers as well."""
         return Response(self.body, self.status, {**self.headers, **(headers or {})}, "application/json")
 
 

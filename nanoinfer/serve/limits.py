@@ -7,9 +7,8 @@ settings and by a proxy: chapters/SERVING.md.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,18 +18,25 @@ from nanoinfer.serve.errors import ApiError
 
 T = TypeVar("T")
 LATE = "late"  # why a task is cancelled whose time is up
+LOOKS = 8  # in the time that a task may wait
 
 
 class Limits:
-    """ASGI middleware. `receive` raises ApiError beyond a limit, and `send` TimeoutError, which is an OSError."""
+    """ASGI middleware. `receive` raises ApiError beyond a limit, and `send` TimeoutError, which is an OSError.
+
+    One timer looks after all tasks that wait: a timer of its own would cost each token of each stream.
+    """
 
     def __init__(self, app: ASGIApp, config: ServeConfig) -> None:
         self.app, self.config = app, config
+        self._until: dict[asyncio.Task[Any], float] = {}  # the tasks that wait, and how long each may
+        self._period, self._looking = min(config.body_timeout, config.stall_timeout) / LOOKS, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        size, whole, until = 0, False, time.monotonic() + self.config.body_timeout
+        size, whole, loop = 0, False, asyncio.get_running_loop()
+        until = loop.time() + self.config.body_timeout
 
         async def limited_receive() -> Message:
             nonlocal size, whole
@@ -38,7 +44,7 @@ class Limits:
                 return await receive()
             self._check_headers(Headers(scope=scope))  # ahead of `receive`, at which a server asks for the body
             try:
-                message = await within(until - time.monotonic(), receive())
+                message = await self._within(until, receive())
             except TimeoutError:
                 what = f"the body did not come within {self.config.body_timeout:g} seconds"
                 raise ApiError(408, what, code="body_timeout", connection="close") from None
@@ -48,7 +54,7 @@ class Limits:
             return message
 
         async def limited_send(message: Message) -> None:
-            await within(self.config.stall_timeout, send(message))
+            await self._within(loop.time() + self.config.stall_timeout, send(message))
 
         await self.app(scope, limited_receive, limited_send)
 
@@ -63,17 +69,28 @@ class Limits:
             what = f"the body has more than {self.config.max_body:,} bytes, which is the most that is read"
             raise ApiError(413, what, code="body_too_large", connection="close")
 
+    async def _within(self, until: float, work: Awaitable[T]) -> T:
+        """Await it, and raise TimeoutError when this time has come."""
+        task = asyncio.current_task()
+        assert task
+        self._until[task] = until
+        if not self._looking:
+            self._look()
+        try:
+            return await work
+        except asyncio.CancelledError as error:
+            if error.args != (LATE,):
+                raise
+            raise TimeoutError from None
+        finally:
+            del self._until[task]
 
-async def within(seconds: float, work: Awaitable[T]) -> T:
-    """Await it for so many seconds at most, then raise TimeoutError. `asyncio.wait_for` would cost a task a token."""
-    task = asyncio.current_task()
-    assert task
-    timer = task.get_loop().call_later(seconds, task.cancel, LATE)
-    try:
-        return await work
-    except asyncio.CancelledError as error:
-        if error.args != (LATE,):
-            raise
-        raise TimeoutError from None
-    finally:
-        timer.cancel()
+    def _look(self) -> None:
+        """Cancel what is late, and look again, as long as anything waits."""
+        loop = asyncio.get_running_loop()
+        for task, until in self._until.items():
+            if until < loop.time():
+                task.cancel(LATE)
+        self._looking = bool(self._until)
+        if self._looking:
+            loop.call_later(self._period, self._look)

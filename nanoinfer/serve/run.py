@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -15,9 +16,10 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nanoinfer.async_llm import AsyncLLM
-from nanoinfer.serve.app import make_app
+from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.service import Service
 
@@ -26,7 +28,7 @@ SENDING = 1 << 17  # bytes that the kernel may hold for one client; by itself it
 OTHERS = 256  # descriptors for what is no connection (pipes, libraries, files)
 WAITING = 2048  # connections that the kernel may hold until they are accepted
 IDLE = 75  # seconds that a connection is kept for the next request
-HEAD = 1 << 16  # bytes of a request's line and headers
+UPGRADE = re.compile(rb"(?<=\nupgrade):", re.I)
 
 
 class Stopper:
@@ -49,6 +51,50 @@ class Stopper:
             os._exit(130)
         self._told = True
         self._drain()
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's, deaf to `Upgrade`, which every Java client sends: httptools would drop such a request's body.
+
+    The header is renamed on its way in. No JSON has a line that begins so, which leaves bodies as they are.
+    """
+
+    _before = b""  # the end of what has come, for a name that comes in two parts
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(Joined(transport))  # type: ignore[arg-type]
+
+    def data_received(self, data: bytes) -> None:
+        data, begun = self._before + data, len(self._before)
+        self._before = data[-len(b"\nupgrade") :]
+        super().data_received(UPGRADE.sub(b"d:", data)[begun:])
+
+
+class Joined:
+    """A transport that writes at once what is written to it in one turn of the event loop.
+
+    A write is a call of the kernel that wakes a client, which costs more than all that is done for a token here.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._parts = transport, list[bytes]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts:
+            self._transport.write(b"".join(parts))
 
 
 class Server(uvicorn.Server):
@@ -112,7 +158,7 @@ def serve(
     """
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # garbage from a client is no news
     service = Service(load, config, name, log=write_log, on_loaded=lambda llm: on_loaded(app, llm))
-    app = make_app(service)
+    app = App(service)
     server = Server(settings_of(app, config))
     loop = (server.config.get_loop_factory() or asyncio.new_event_loop)()
 
@@ -134,7 +180,7 @@ def settings_of(app: Any, config: ServeConfig) -> uvicorn.Config:
     """How uvicorn is to serve the application: its own bounds, and no news of its own."""
     return uvicorn.Config(
         app,
-        http="h11",  # unlike httptools, it reads on past an offer to change the protocol, and knows HTTP/1.0
+        http=Protocol,
         ws="none",
         lifespan="on",
         access_log=False,
@@ -143,7 +189,6 @@ def settings_of(app: Any, config: ServeConfig) -> uvicorn.Config:
         proxy_headers=False,
         backlog=WAITING,
         limit_concurrency=config.connections + 1,  # uvicorn refuses the one that reaches it
-        h11_max_incomplete_event_size=HEAD,
         timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=FLUSH,
     )

@@ -6,14 +6,14 @@ a header, so that it stands in no log and no history. A watcher who reads slowly
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
-from nanoinfer.serve.app import READ
+from nanoinfer.serve.app import App
 from nanoinfer.serve.config import is_loopback, knows_host
 from nanoinfer.serve.errors import ApiError, bad
 from nanoinfer.serve.events import Event
@@ -46,13 +46,13 @@ HEADERS = {
 }
 
 
-def add_watch(app: FastAPI, llm: AsyncLLM, settings: ServeConfig) -> None:
+def add_watch(app: App, llm: AsyncLLM, settings: ServeConfig) -> None:
     """Add the page to a server. ValueError for a classroom that others than this machine can reach."""
     if settings.classroom and not is_loopback(settings.host):
         raise ValueError(f"classroom lets anybody slow the engine down, so host must be 127.0.0.1, not {settings.host}")
-    app.state.watch = hub = Hub(llm, settings.watch_texts)
+    app.watch = hub = Hub(llm, settings.watch_texts)
     told: Event = {"classroom": settings.classroom, "texts": settings.watch_texts, "key": settings.api_key is not None}
-    told |= {"model": app.state.service.name, "slowest": SLOWEST_S}
+    told |= {"model": app.service.name, "slowest": SLOWEST_S}
 
     def guarded(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """Refuse a page of another origin, with or without a name of its own for this machine."""
@@ -79,7 +79,7 @@ def add_watch(app: FastAPI, llm: AsyncLLM, settings: ServeConfig) -> None:
             raise ApiError(503, f"{WATCHERS} watch already", code="too_many_watchers")
         if request.method == "HEAD":
             return Response(headers=HEADERS, media_type="text/event-stream")
-        lines = hub.lines(told, app.state.service.over)
+        lines = hub.lines(told, app.service.over)
         await anext(lines)  # joins now: those who come at the same moment are counted
         return StreamingResponse(lines, media_type="text/event-stream", headers=HEADERS | {"x-accel-buffering": "no"})
 
@@ -93,11 +93,10 @@ def add_watch(app: FastAPI, llm: AsyncLLM, settings: ServeConfig) -> None:
         if not hub.watchers:  # the last one to leave has set the pace back
             raise ApiError(409, "nobody watches, and then the engine is as fast as it can be", code="no_watcher")
         llm.pace(float(seconds))
-        return Response(json.dumps({"seconds": seconds}), headers=HEADERS, media_type="application/json")
+        return JSONResponse({"seconds": seconds}, headers=HEADERS)
 
-    for path in FILES:
-        app.add_route(path, guarded(page), READ)
-        app.state.open_paths.add(path)
-    app.add_route("/watch/events", guarded(events), READ)
+    app.router.routes += [Route(path, guarded(page)) for path in FILES]
+    app.open_paths |= {*FILES}
+    app.router.routes.append(Route("/watch/events", guarded(events)))
     if settings.classroom:
-        app.add_route("/watch/pace", guarded(pace), ["POST"])
+        app.router.routes.append(Route("/watch/pace", guarded(pace), methods=["POST"]))

@@ -26,7 +26,7 @@ from nanoinfer import LLM, AsyncLLM
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.serve.app import make_app
+from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.run import Server, bind, settings_of, url_of
 from nanoinfer.serve.service import Service
@@ -197,7 +197,7 @@ def serving(llm: AsyncLLM | Callable[[], AsyncLLM], *, ready: bool = True, **set
     config, records = ServeConfig(**{"port": 0, "name": "tiny", **settings}), list[dict[str, Any]]()
     service = Service(llm, config, log=records.append)
     listening = bind(config)
-    uvicorn_settings = settings_of(make_app(service), config)
+    uvicorn_settings = settings_of(App(service), config)
     server, url = Server(uvicorn_settings), url_of(listening)
     loop = (uvicorn_settings.get_loop_factory() or asyncio.new_event_loop)()
 
@@ -226,7 +226,7 @@ def serving_by_hypercorn(llm: AsyncLLM, **settings: Any) -> Iterator[str]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     config, loop, told = Config(), asyncio.new_event_loop(), asyncio.Event()
     config.bind, config.errorlog = [address], None
-    app: Any = make_app(llm, ServeConfig(name="tiny", **settings))
+    app: Any = App(llm, ServeConfig(name="tiny", **settings))
     thread = Thread(target=loop.run_until_complete, args=(serve(app, config, shutdown_trigger=told.wait),), daemon=True)
     thread.start()
     until(lambda: healthy(f"http://{address}"))

@@ -14,7 +14,7 @@ import pytest
 
 from nanoinfer import AsyncLLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.serve.app import make_app
+from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.service import Service
 from tests.serve.serving import LONG, Hold, Served, engine, library, serving, until, vanish
@@ -177,7 +177,7 @@ def test_a_server_may_say_that_the_client_has_gone_while_it_sends_the_last_part(
                 await asyncio.sleep(0.05)
 
         service = Service(engine(), ServeConfig(name="tiny"), log=records.append)
-        app = make_app(service)
+        app = App(service)
         async with app.router.lifespan_context(app):
             while service.phase != "ready":
                 await asyncio.sleep(0.01)

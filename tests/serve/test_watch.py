@@ -20,7 +20,7 @@ from jsonschema import Draft202012Validator
 from nanoinfer import SamplingParams
 from nanoinfer.cli import run
 from nanoinfer.engine.recorder import Recorder
-from nanoinfer.serve.app import make_app
+from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.page_files import read
@@ -55,7 +55,7 @@ def watching(served: Served, **headers: str) -> Iterator[Iterator[Event]]:
 
 def source_of(served: Served) -> Any:
     """What makes the records, while there is a watcher."""
-    return served.server.config.app.state.watch._source  # type: ignore[union-attr]
+    return served.server.config.app.watch._source  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +151,9 @@ def test_a_watcher_counts_once_admitted_and_leaves_with_the_engine_that_it_sees(
 ) -> None:
     monkeypatch.setattr("nanoinfer.serve.watch.WATCHERS", 1)
     llm: Any = SimpleNamespace(engines=[1, 2], alive=True, watch=lambda *_, **__: None, pace=lambda _: None)
-    app = make_app(llm)
+    app = App(llm)
     add_watch(app, llm, ServeConfig())
-    ask = next(route.endpoint for route in app.routes if route.path == STREAM)  # type: ignore[attr-defined]
+    ask = next(route.endpoint for route in app.router.routes if route.path == STREAM)  # type: ignore[attr-defined]
     request = Request({"type": "http", "method": "GET", "headers": [(b"host", b"localhost")]})
 
     async def main() -> None:
