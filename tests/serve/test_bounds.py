@@ -79,7 +79,7 @@ def test_bounds_of_one_request() -> None:
             ({"max_tokens": 10}, 400, "max_tokens must be at most 9 here"),
             ({"prompt": ["a", "b"], "n": 2}, 400, "more than the 3 completions"),
             ({"stop": ["a", "b"]}, 400, "at most 1 strings"),
-            ({"prompt": "a b c d e f g h", "ignore_eos": True}, 200, '"completion_tokens": 9'),
+            ({"prompt": "a b c d e f g h", "ignore_eos": True}, 200, '"completion_tokens":9'),
         ):
             answer = server.post(**fields)
             assert answer.status_code == status, answer.text

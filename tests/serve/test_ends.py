@@ -160,7 +160,13 @@ def test_live_while_it_loads_and_ready_when_it_is_warm(monkeypatch: pytest.Monke
 def test_a_server_may_say_that_the_client_has_gone_while_it_sends_the_last_part(stream: bool) -> None:
     """As ASGI allows; uvicorn says it a moment later."""
     records = list[dict[str, Any]]()
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "http_version": "1.1"}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "headers": [(b"host", b"localhost")],
+        "http_version": "1.1",
+    }
     fields = {"model": "tiny", "prompt": "a", "max_tokens": 2, "stream": stream}
 
     async def ask() -> None:
