@@ -16,7 +16,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from nanoinfer.async_llm import AsyncLLM, TokenStream
 from nanoinfer.requests import Completion
@@ -39,7 +39,7 @@ class Completions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         ticket = self.service.open(request_id(Headers(scope=scope)))
-        reply = Reply(scope, receive, send, ticket)
+        reply = Reply(scope, send, ticket)
         try:
             await self._serve(Request(scope, receive), reply, ticket)
         except (asyncio.CancelledError, Exception) as error:
@@ -52,7 +52,7 @@ class Completions:
             if isinstance(ticket.cause, Gone):
                 ticket.outcome = "cancelled"
             else:
-                with suppress(Gone):
+                with suppress(ClientDisconnect):
                     await reply.fail(ticket.cause)
         finally:
             self.service.close(ticket)
@@ -127,8 +127,8 @@ class Completions:
 class Reply:
     """What goes back to one client; a stream goes whole to one of HTTP/1.0, which knows no chunks."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, ticket: Ticket) -> None:
-        self._scope, self._receive, self._asgi_send, self._ticket = scope, receive, send, ticket
+    def __init__(self, scope: Scope, send: Send, ticket: Ticket) -> None:
+        self._send, self._ticket = send, ticket
         self._held = bytearray() if scope["http_version"] == "1.0" else None
         self._streaming = False
 
@@ -158,16 +158,9 @@ class Reply:
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self._ticket.status = status
-        pairs = [
-            (name.encode(), value.encode()) for name, value in {**headers, "x-request-id": self._ticket.name}.items()
-        ]
+        headers = {**headers, "x-request-id": self._ticket.name}
+        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
-
-    async def _send(self, message: Message) -> None:
-        try:
-            await self._asgi_send(message)
-        except OSError:  # it has gone, or takes nothing
-            raise Gone from None
 
 
 async def _end_with_client(receive: Receive, ticket: Ticket) -> None:

@@ -87,33 +87,29 @@ class CompletionRequest(BaseModel):
 
     def check(self, config: ServeConfig) -> None:
         """ApiError, naming the field, for what is not supported or beyond a bound."""
-        if self.suffix:
-            raise bad("suffix", "suffix is not supported: this model continues a text and fills no gap", "unsupported")
-        if self.logit_bias not in (None, {}):
-            raise bad("logit_bias", "logit_bias is not supported: it must be left out or empty", "unsupported")
-        if self.best_of is not None and (type(self.best_of) is not int or self.best_of != self.n):
-            raise bad("best_of", "best_of is not supported: it must be left out or equal n", "unsupported")
-        if self.stream_options and not self.stream:
-            raise bad("stream_options", "stream_options must be left out where stream is false")
         if self.max_tokens == 0 and not self.echo:
             raise bad("max_tokens", "max_tokens must be at least 1 where echo is false, not 0")
-        if len(self.params.stop) > config.max_stops:
-            raise bad("stop", f"stop must have at most {config.max_stops} strings, not {len(self.params.stop)}")
-        if any(len(stop) > config.max_stop_length for stop in self.params.stop):
-            raise bad("stop", f"stop must have strings of at most {config.max_stop_length} characters")
-        if config.max_tokens is not None and self.params.max_tokens > config.max_tokens:
-            what = f"max_tokens must be at most {config.max_tokens} here, not {self.params.max_tokens}"
-            raise bad("max_tokens", what)
-        if not self.prompts:
-            raise bad("prompt", "prompt must hold at least one prompt")
+        stops, tokens, most = self.params.stop, self.params.max_tokens, config.max_tokens
+        other = self.best_of is not None and (type(self.best_of) is not int or self.best_of != self.n)
+        longest = max(map(len, stops), default=0)
+        for wrong, name, what in (
+            (self.suffix, "suffix", "is not supported: this model continues a text and fills no gap"),
+            (self.logit_bias not in (None, {}), "logit_bias", "is not supported: it must be left out or empty"),
+            (other, "best_of", "is not supported: it must be left out or equal n"),
+            (self.stream_options and not self.stream, "stream_options", "must be left out where stream is false"),
+            (most is not None and tokens > most, "max_tokens", f"must be at most {most} here, not {tokens}"),
+            (len(stops) > config.max_stops, "stop", f"must have at most {config.max_stops} strings, not {len(stops)}"),
+            (longest > config.max_stop_length, "stop", f"must be of at most {config.max_stop_length} characters each"),
+            (not self.prompts, "prompt", "must hold at least one prompt"),
+        ):
+            if wrong:
+                raise bad(name, f"{name} {what}", "unsupported" if what.startswith("is not") else None)
         if self.rows > config.max_rows:
             what = f"{len(self.prompts)} prompts with n = {self.params.n}"
             raise bad("prompt", f"{what} are more than the {config.max_rows} completions of one request")
 
 
 FIELDS = CompletionRequest.model_fields
-DEFAULTS = {name: field.default for name, field in FIELDS.items() if not field.is_required()}
-OURS = ("top_k", "ignore_eos", "stop_token_ids", "return_token_ids")  # beside OpenAI's
 SAMPLED = {field.name for field in dataclasses.fields(SamplingParams)} & {*FIELDS} - {"stop", "stop_token_ids"}
 KINDS = {"bool_type": "true or false", "string_type": "a string", "model_type": "an object"}
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nanoinfer.serve.config import ServeConfig
@@ -22,7 +23,7 @@ LOOKS = 8  # in the time that a task may wait
 
 
 class Limits:
-    """ASGI middleware. `receive` raises ApiError beyond a limit, and `send` TimeoutError, which is an OSError.
+    """ASGI middleware. `receive` raises ApiError beyond a limit, and `send` ClientDisconnect.
 
     One timer looks after all tasks that wait: a timer of its own would cost each token of each stream.
     """
@@ -54,7 +55,10 @@ class Limits:
             return message
 
         async def limited_send(message: Message) -> None:
-            await self._within(loop.time() + self.config.stall_timeout, send(message))
+            try:
+                await self._within(loop.time() + self.config.stall_timeout, send(message))
+            except OSError:  # of the server: it has gone; or TimeoutError: it takes nothing
+                raise ClientDisconnect from None
 
         await self.app(scope, limited_receive, limited_send)
 

@@ -180,17 +180,17 @@ class Service:
 
     async def _end(self, seconds: float) -> None:
         """Be over once all requests are, which have so many seconds for it, and then hear that they must end."""
-        if not await self._empty(seconds):
-            for ticket in self.tickets:
-                ticket.end(unavailable("the server has stopped before this request was over", "stopped"))
-            await self._empty(FAREWELL)
+        await self._empty(seconds)
+        for ticket in self.tickets:
+            ticket.end(unavailable("the server has stopped before this request was over", "stopped"))
+        await self._empty(FAREWELL)
         self.over.set()
 
-    async def _empty(self, seconds: float) -> bool:
+    async def _empty(self, seconds: float) -> None:
+        """Wait until no request is left, for so many seconds at most."""
         until = time.perf_counter() + seconds
         while self.tickets and time.perf_counter() < until:
             await asyncio.sleep(0.02)
-        return not self.tickets
 
     def open(self, name: str) -> Ticket:
         """Note a request that has come."""

@@ -10,7 +10,7 @@ from openai.types import completion_create_params as params
 
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.errors import LONGEST, ApiError
-from nanoinfer.serve.fields import DEFAULTS, FIELDS, OURS, CompletionRequest, parse, read
+from nanoinfer.serve.fields import FIELDS, CompletionRequest, parse, read
 
 # What is taken, and what is refused, with a part of the sentence.
 TRIED: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
@@ -63,7 +63,7 @@ def refused(**fields: Any) -> ApiError:
 
 def test_the_table_has_every_field_of_the_api_and_each_is_tried() -> None:
     theirs = set(params.CompletionCreateParamsBase.__annotations__) | {"stream"}
-    assert {*FIELDS} - {*OURS} == theirs
+    assert {*FIELDS} - {"top_k", "ignore_eos", "stop_token_ids", "return_token_ids"} == theirs
     assert {*TRIED} == {*FIELDS}
 
 
@@ -82,7 +82,7 @@ def test_a_field(name: str) -> None:
 def test_a_missing_field_and_null_are_openais_default() -> None:
     asked = ask()
     assert (asked.params.max_tokens, asked.params.temperature, asked.params.top_p, asked.params.n) == (16, 1, 1, 1)
-    assert asked == ask(**dict.fromkeys(DEFAULTS))
+    assert asked == ask(**dict.fromkeys({*FIELDS} - {"model", "prompt"}))
     assert ask(prompt=None).prompts == [[50256]]
     with pytest.raises(ApiError, match="prompt is missing"):
         read({"model": "a"}, ServeConfig(), ())

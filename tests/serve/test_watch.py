@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import Request
 from jsonschema import Draft202012Validator
+from starlette.requests import Request
 
 from nanoinfer import SamplingParams
 from nanoinfer.cli import run
