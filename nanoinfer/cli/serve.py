@@ -52,7 +52,6 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     with needing("serve", "serve"):
         from nanoinfer.serve import run
 
-    stopper = run.Stopper()
     if (most := run.allow_descriptors(server.connections)) is not None:
         raise Refused(f"--connections must be at most {most} here, not {server.connections}: see `ulimit -Hn`")
     try:
@@ -65,7 +64,7 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     if server.watch and server.replicas > 1:
         remark(f"nanoinfer: the page shows one of the {server.replicas} engines, the first that is alive")
     make, add = partial(load, model, server.replicas), partial(add_watch, server)
-    cause = run.serve(make, server, short_name(model.name), listening, stopper=stopper, on_loaded=add)
+    cause = run.serve(make, server, short_name(model.name), listening, add)
     ended = None if cause is None else explained(cause)
     if ended:
         remark(f"nanoinfer: {'the engine has died: ' * (ended.code == 1)}{ended}")

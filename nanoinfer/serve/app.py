@@ -44,7 +44,7 @@ class App:
                 Route("/health", self._health),
                 Route("/metrics", self._numbers),
                 Route("/v1/models", self._models),
-                Route("/v1/models/{name:path}", self._model),
+                Route("/v1/models/{name:path}", self._models),
                 Route("/v1/chat/completions", self._chat, methods=["GET", "POST"]),
             ],
             redirect_slashes=False,
@@ -109,17 +109,12 @@ class App:
         return Response(self._metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._facts()]})
-
-    async def _model(self, request: Request) -> Response:
-        if (name := request.path_params["name"]) != self.service.name:
+        service, name = self.service, request.path_params.get("name")
+        if name not in (None, service.name):
             raise ApiError(404, f"there is no model {name!r:.100} here", code="model_not_found")
-        return JSONResponse(self._facts())
-
-    def _facts(self) -> dict[str, Any]:
-        service = self.service
         own = {"owned_by": "nanoinfer", "max_model_len": service.llm.facts.max_len if service.llm else None}
-        return {"id": service.name, "object": "model", "created": service.created, **own}
+        model = {"id": service.name, "object": "model", "created": service.created, **own}
+        return JSONResponse(model if name else {"object": "list", "data": [model]})
 
     async def _chat(self, request: Request) -> Response:
         raise ApiError(404, NO_CHAT, code="no_chat_format")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.errors import ApiError
 
-T = TypeVar("T")
 LATE = "late"  # why a task is cancelled whose time is up
 LOOKS = 8  # in the time that a task may wait
 
@@ -45,7 +44,7 @@ class Limits:
                 return await receive()
             self._check_headers(Headers(scope=scope))  # ahead of `receive`, at which a server asks for the body
             try:
-                message = await self._within(until, receive())
+                message: Message = await self._within(until, receive())
             except TimeoutError:
                 what = f"the body did not come within {self.config.body_timeout:g} seconds"
                 raise ApiError(408, what, code="body_timeout", connection="close") from None
@@ -73,7 +72,7 @@ class Limits:
             what = f"the body has more than {self.config.max_body:,} bytes, which is the most that is read"
             raise ApiError(413, what, code="body_too_large", connection="close")
 
-    async def _within(self, until: float, work: Awaitable[T]) -> T:
+    async def _within(self, until: float, work: Awaitable[Any]) -> Any:
         """Await it, and raise TimeoutError when this time has come."""
         task = asyncio.current_task()
         assert task

@@ -11,7 +11,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -29,28 +29,6 @@ OTHERS = 256  # descriptors for what is no connection (pipes, libraries, files)
 WAITING = 2048  # connections that the kernel may hold until they are accepted
 IDLE = 75  # seconds that a connection is kept for the next request
 UPGRADE = re.compile(rb"(?<=\nupgrade):", re.I)
-
-
-class Stopper:
-    """SIGTERM and Ctrl-C, from early on: before there is a server they end the process, with exit code 0."""
-
-    def __init__(self) -> None:
-        self._told = False
-        self._drain: Callable[[], object] = lambda: os._exit(0)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._stop)
-
-    def then(self, drain: Callable[[], object]) -> None:
-        """From now on, call this."""
-        self._drain = drain
-        if self._told:
-            drain()
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._told and number == signal.SIGINT:
-            os._exit(130)
-        self._told = True
-        self._drain()
 
 
 class Protocol(HttpToolsProtocol):
@@ -98,11 +76,34 @@ class Joined:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which leaves signals to a `Stopper`."""
+    """uvicorn's server, with its own bounds and no news of its own.
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    SIGTERM and Ctrl-C let the service drain, and a second Ctrl-C ends the process at once.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._service, self._told = app.service, False
+        settings = uvicorn.Config(
+            app,
+            http=Protocol,
+            ws="none",
+            lifespan="on",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            backlog=WAITING,
+            limit_concurrency=app.service.config.connections + 1,  # uvicorn refuses the one that reaches it
+            timeout_keep_alive=IDLE,
+            timeout_graceful_shutdown=FLUSH,
+        )
+        super().__init__(settings)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._told and sig == signal.SIGINT:
+            os._exit(130)
+        self._told = True
+        asyncio.get_running_loop().call_soon_threadsafe(self._service.go, self._service.drain())
 
 
 def bind(config: ServeConfig) -> socket.socket:
@@ -147,9 +148,7 @@ def serve(
     config: ServeConfig,
     name: str,
     listening: socket.socket,
-    *,
-    stopper: Stopper,
-    on_loaded: Callable[[Any, AsyncLLM], object] = lambda app, llm: None,
+    on_loaded: Callable[[App, AsyncLLM], object] = lambda app, llm: None,
 ) -> BaseException | None:
     """Serve until a signal comes, and return None; or until the engine dies, and return its cause.
 
@@ -159,36 +158,17 @@ def serve(
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # garbage from a client is no news
     service = Service(load, config, name, log=write_log, on_loaded=lambda llm: on_loaded(app, llm))
     app = App(service)
-    server = Server(settings_of(app, config))
+    server = Server(app)
     loop = (server.config.get_loop_factory() or asyncio.new_event_loop)()
 
-    async def end() -> None:
+    async def begin_and_end() -> None:
+        service.log(event="listening", url=url_of(listening), model=service.name, pid=os.getpid())
         await service.over.wait()
         server.should_exit = True
 
     async def main() -> None:
-        stopper.then(lambda: loop.call_soon_threadsafe(service.go, service.drain()))
-        service.go(end())
-        service.log(event="listening", url=url_of(listening), model=service.name, pid=os.getpid())
+        service.go(begin_and_end())  # its turn comes when the server already hears of signals
         await server.serve(sockets=[listening])
 
     loop.run_until_complete(main())
     return service.cause
-
-
-def settings_of(app: Any, config: ServeConfig) -> uvicorn.Config:
-    """How uvicorn is to serve the application: its own bounds, and no news of its own."""
-    return uvicorn.Config(
-        app,
-        http=Protocol,
-        ws="none",
-        lifespan="on",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        backlog=WAITING,
-        limit_concurrency=config.connections + 1,  # uvicorn refuses the one that reaches it
-        timeout_keep_alive=IDLE,
-        timeout_graceful_shutdown=FLUSH,
-    )

@@ -28,7 +28,7 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig
-from nanoinfer.serve.run import Server, bind, settings_of, url_of
+from nanoinfer.serve.run import Server, bind, url_of
 from nanoinfer.serve.service import Service
 
 PATH = "/v1/completions"
@@ -197,9 +197,8 @@ def serving(llm: AsyncLLM | Callable[[], AsyncLLM], *, ready: bool = True, **set
     config, records = ServeConfig(**{"port": 0, "name": "tiny", **settings}), list[dict[str, Any]]()
     service = Service(llm, config, log=records.append)
     listening = bind(config)
-    uvicorn_settings = settings_of(App(service), config)
-    server, url = Server(uvicorn_settings), url_of(listening)
-    loop = (uvicorn_settings.get_loop_factory() or asyncio.new_event_loop)()
+    server, url = Server(App(service)), url_of(listening)
+    loop = (server.config.get_loop_factory() or asyncio.new_event_loop)()
 
     def run() -> None:
         loop.run_until_complete(server.serve(sockets=[listening]))
