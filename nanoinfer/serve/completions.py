@@ -77,9 +77,6 @@ class Completions:
         asked = read(parse(body), config, llm.facts.end_of_text)
         if asked.model != service.name:
             raise ApiError(404, f"there is no model {asked.model!r:.100} here", param="model", code="model_not_found")
-        most = llm.facts.max_batch + config.queue
-        if asked.rows > most:
-            raise bad("n", f"{asked.rows} completions are more than the {most} that may run or wait")
         service.admit(ticket, asked.rows)  # ahead of tokenizing: who is refused costs little
         late = ApiError(504, f"the request took more than {config.request_timeout:g} seconds", code="timeout")
         timer = asyncio.get_running_loop().call_later(config.request_timeout, ticket.end, late)

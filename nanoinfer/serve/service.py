@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from nanoinfer.async_llm import AsyncLLM, TokenStream
 from nanoinfer.serve.config import ServeConfig
-from nanoinfer.serve.errors import ApiError, unavailable
+from nanoinfer.serve.errors import ApiError, bad, unavailable
 from nanoinfer.worker import Worker
 
 Phase = Literal["loading", "warming up", "ready", "draining", "dead"]
@@ -199,16 +199,19 @@ class Service:
         return ticket
 
     def check_open(self, rows: int = 1) -> AsyncLLM:
-        """Return the engine, where so many more rows may come in. ApiError, 503 or 429, where not."""
+        """Return the engine, where so many more rows may come in. ApiError where not."""
         if self.phase in ("loading", "warming up"):
             raise unavailable(f"the server is not ready yet: it is {self.phase}", "not_ready", after=5)
         if self.phase == "draining":
             raise unavailable("the server is stopping and takes no more requests", "stopping")
         if self.phase == "dead" or not self.llm:
             raise ApiError(500, "the engine has died", code="engine_dead", connection="close")
-        if self.rows and self.rows + rows > (bound := self.llm.facts.max_batch + self.config.queue):
-            what = f"{self.rows} completions run or wait, and {bound} may"
-            raise ApiError(429, f"{what}: ask again later", code="queue_full", retry_after="1")
+        most = self.llm.facts.max_batch + self.config.queue
+        if rows > most:
+            raise bad("n", f"{rows} completions are more than the {most} that may run or wait")
+        if self.rows + rows > most:
+            what = f"{self.rows} completions run or wait, and {most} may: ask again later"
+            raise ApiError(429, what, code="queue_full", retry_after="1")
         return self.llm
 
     def admit(self, ticket: Ticket, rows: int) -> None:
