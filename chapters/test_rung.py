@@ -27,6 +27,14 @@ def test_tokens_are_the_first_engine_s(engine: str, max_batch: int) -> None:
     assert LLM(engine=engine, max_batch=max_batch).generate(PROMPTS, PARAMS) == expected
 
 
+def test_a_request_runs_twice_alike() -> None:
+    """It is a record: what its stop strings have found so far belongs to the run."""
+    llm = LLM()
+    requests = llm.maker.requests(PROMPTS, PARAMS)
+    runs = [{tuple(s.tokens) for step in llm.engine.generate(requests) for s in step if s.finish_reason} for _ in "12"]
+    assert runs[0] == runs[1]
+
+
 def test_a_model_of_the_hub_asks_for_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one sentence."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)

@@ -12,13 +12,7 @@ from nanoinfer.chapters import HOME
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from nanoinfer.async_llm import AsyncLLM as AsyncLLM
-    from nanoinfer.llm import LLM as LLM
-    from nanoinfer.requests import Completion as Completion
-    from nanoinfer.requests import Logprobs as Logprobs
-    from nanoinfer.requests import Metrics as Metrics
-    from nanoinfer.requests import Piece as Piece
-    from nanoinfer.requests import SamplingParams as SamplingParams
+    from nanoinfer.chapters import *  # noqa: F403
 
 __all__ = [*HOME, "__version__"]  # noqa: PLE0604
 

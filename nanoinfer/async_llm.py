@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from nanoinfer.engine.loop import Mailbox
+from nanoinfer.engine.loop import EngineLoop, Mailbox
 from nanoinfer.llm import LLM
 from nanoinfer.records import Bounds
-from nanoinfer.requests import Completion, Piece, Request, SamplingParams
+from nanoinfer.requests import Completion, Piece, SamplingParams
 
 if TYPE_CHECKING:
     from nanoinfer.config import Facts
@@ -46,46 +46,45 @@ class AsyncLLM:
     engine's rows. If a step fails, all calls end with its cause, and later ones raise RuntimeError.
     """
 
-    llm: LLM
+    kind: type[LLM] = ServingLLM  # what it makes
 
     def __init__(self, model: str | Path | GPT2 | None = None, *, revision: str | None = None, **settings: Any) -> None:
-        self.llm = ServingLLM(model, revision=revision, **settings)
-        self._served: Served = self.llm
+        self.llm = self.kind(model, revision=revision, **settings)
         self._outlets: dict[asyncio.AbstractEventLoop, _Outlet] = {}
 
     @property
     def facts(self) -> Facts:
         """What was made: the context, the vocabulary, the rows."""
-        return self._served.facts
+        return self.llm.facts
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self._served.tokenizer
+        return self.llm.tokenizer
 
     @property
     def stats(self) -> Stats:
         """Counters since this was made."""
-        return self._served.stats
+        return self.llm.stats
 
     @property
     def gauges(self) -> Gauges:
         """What the engine holds just now."""
-        return self._served.loop.gauges
+        return self.llm.loop.gauges
 
     @property
     def alive(self) -> bool:
         """Whether a request that is sent now can be answered."""
-        return not self._served.loop.closed and self._served.loop.failure is None
+        return not self.llm.loop.closed and self.llm.loop.failure is None
 
     @property
     def steps(self) -> int | None:
         """Steps that have begun; None where there is nothing to do."""
-        return self._served.stats.steps if self._served.loop.busy else None
+        return self.llm.stats.steps if self.llm.loop.busy else None
 
     @property
     def engines(self) -> list[Any]:
         """What may hang by itself, and has `steps`: this engine, or each one of several that is alive."""
-        return list(getattr(self._served.loop, "loops", [self]))
+        return list(getattr(self.llm.loop, "loops", [self]))
 
     @property
     def died(self) -> Future[BaseException]:
@@ -93,7 +92,7 @@ class AsyncLLM:
 
         Closing is no such end: it then stays open.
         """
-        return self._served.loop.died
+        return self.llm.loop.died
 
     async def generate(
         self,
@@ -123,80 +122,43 @@ class AsyncLLM:
         If not, pieces come when a row has ended, and hold all of it. Raises as `stream`; RuntimeError once the engine
         has died or was closed.
         """
-        asked, event_loop, loop = time.perf_counter(), asyncio.get_running_loop(), self._served.loop
+        asked, event_loop, loop = time.perf_counter(), asyncio.get_running_loop(), self.llm.loop
         if loop.failure and not loop.closed:
             raise RuntimeError(f"the engine has died: {loop.failure!r}") from loop.failure
-        requests = self._served.requests(prompts, params)
+        requests = self.llm.requests(prompts, params)
         if event_loop not in self._outlets:
             for gone in [other for other in self._outlets if other.is_closed()]:
                 self._outlets.pop(gone).close()
             self._outlets[event_loop] = _Outlet(loop, event_loop)
         outlet = self._outlets[event_loop]
         rows = loop.submit(requests, outlet.mailbox, asked, every_token)
-        return TokenStream(outlet, rows, self._served.tokenizer)
+        return TokenStream(outlet, rows, self.llm.tokenizer)
 
     def watch(self, listener: Callable[[dict[str, Any]], object] | None, *, texts: bool = False) -> None:
         """From the next step on, call listener(facts) with what each step did, in another thread; None ends it.
 
         The facts are those of `nanoinfer.engine.recorder`; texts: whether prompts and tokens are in them.
         """
-        self._served.loop.watch(listener, texts)
+        self.llm.loop.watch(listener, texts)
 
     def pace(self, seconds_per_step: float) -> None:
         """Let no step begin sooner than so many seconds after the one before; 0 is full speed."""
         PACE.check("seconds_per_step", seconds_per_step)
-        self._served.loop.pace = seconds_per_step
+        self.llm.loop.set_pace(seconds_per_step)
 
     async def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
         """As `LLM.warm_up`; on_capture is called in another thread."""
-        await asyncio.to_thread(self._served.warm_up, on_capture)
+        await asyncio.to_thread(self.llm.warm_up, on_capture)
 
     def close(self) -> None:
         """As `LLM.close`. It waits for the step that runs; leaving `async with` does not block the event loop."""
-        self._served.close()
+        self.llm.close()
 
     async def __aenter__(self) -> AsyncLLM:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         await asyncio.to_thread(self.close)
-
-
-class Served(Protocol):
-    """What stands behind an `AsyncLLM`: an `LLM`, or what speaks for one in another process."""
-
-    @property
-    def facts(self) -> Facts: ...
-    @property
-    def stats(self) -> Stats: ...
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def loop(self) -> Loop: ...
-    def requests(self, prompts: Any, params: Any = None) -> list[Request]: ...
-    def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None: ...
-    def close(self) -> None: ...
-
-
-class Loop(Protocol):
-    """An `EngineLoop`, or one in another process."""
-
-    failure: BaseException | None
-    died: Future[BaseException]
-    pace: float
-
-    @property
-    def gauges(self) -> Gauges: ...
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def busy(self) -> bool: ...
-    def submit(
-        self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
-    ) -> list[Any]: ...
-    def cancel(self, rows: Sequence[Any]) -> None: ...
-    def watch(self, post: Callable[[dict[str, Any]], object] | None, texts: bool) -> None: ...
-    def leave(self, mailbox: Mailbox) -> None: ...
 
 
 class TokenStream:
@@ -302,7 +264,7 @@ class _Inbox:
 class _Outlet:
     """Where an engine's news come into one event loop."""
 
-    def __init__(self, loop: Loop, event_loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: EngineLoop, event_loop: asyncio.AbstractEventLoop) -> None:
         self.loop, self._event_loop = loop, event_loop
         self.mailbox = Mailbox(self._post)
         self.inboxes: dict[Row, _Inbox] = {}

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nanoinfer.async_llm import AsyncLLM as AsyncLLM
+    from nanoinfer.llm import LLM as LLM
+    from nanoinfer.requests import Completion as Completion
+    from nanoinfer.requests import Logprobs as Logprobs
+    from nanoinfer.requests import Metrics as Metrics
+    from nanoinfer.requests import Piece as Piece
+    from nanoinfer.requests import SamplingParams as SamplingParams
+
 # By name, the module that it is imported from.
 HOME = {
     "AsyncLLM": "async_llm",

@@ -16,7 +16,6 @@ from nanoinfer.engine.engine import Engine, Sequence
 from nanoinfer.model.weights import load_model
 from nanoinfer.records import Completion, SamplingParams
 from nanoinfer.text.prompts import RequestMaker
-from nanoinfer.text.stop import TextStream
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 
@@ -62,9 +61,7 @@ class LLM:
         """The record of a sequence that has ended."""
         assert s.finish_reason
         request, ids = s.request, s.tokens[len(s.request.prompt_token_ids) :]
-        stream = TextStream(self.tokenizer, request.params.stop)
-        stream.extend(ids[:-1] if ids[-1] in request.stop_ids else ids)
-        stream.finish()
-        return Completion(
-            request.index, request.prompt_token_ids, tuple(ids), stream.text, s.finish_reason, request.seed
-        )
+        if s.text:
+            s.text.finish()
+        text = s.text.text if s.text else self.tokenizer.decode(ids[:-1] if ids[-1] in request.stop_ids else ids)
+        return Completion(request.index, request.prompt_token_ids, tuple(ids), text, s.finish_reason, request.seed)

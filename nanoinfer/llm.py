@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.engine.stats import Stats
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
@@ -51,11 +52,12 @@ class LLM:
     """
 
     _serves = False  # whether its requests are expected to come and go
+    _check: Callable[[Request], None]  # ValueError for a request that can never run
 
     def __new__(cls, *_: Any, replicas: int = 1, **settings: Any) -> LLM:
         """Several engines are an `LLM` too, of a class of their own."""
         # By name: what runs on many devices holds LLMs itself.
-        kind: type[LLM] = cls if replicas == 1 else import_module("nanoinfer.parallel.replicas").ReplicatedLLM
+        kind: type[LLM] = cls if replicas == 1 else import_module("nanoinfer.remote.llm").RemoteLLM
         return super().__new__(kind)
 
     def __init__(self, model: str | Path | GPT2 | None = None, *, revision: str | None = None, **settings: Any) -> None:
@@ -125,7 +127,8 @@ class LLM:
         self.max_batched_tokens = config.max_batched_tokens or max(most, self.max_batch)
         self.tokenizer = gpt2_tokenizer()
         self.core = make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens, rank)
-        self.stats = self.core.stats
+        self.stats: Stats = self.core.stats
+        self._check = self.core.check
         shape, seeds = self.model.config, random.Random(config.seed)
         self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
         self.facts = self._facts(name, device)
@@ -154,8 +157,9 @@ class LLM:
 
     def _join(self, model: Any, revision: str | None, device: torch.device) -> Rank:
         """Be the first of several ranks, and start the others."""
-        parallel = import_module("nanoinfer.parallel.rank")  # by name: what runs on many machines holds LLMs itself
-        rank: Rank = parallel.lead(self.config, model, revision, device)
+        from nanoinfer.parallel.rank import lead
+
+        rank = lead(LLM, self.config, model, revision, device)
         weakref.finalize(self, rank.close)  # at exit, too
         return rank
 
@@ -232,7 +236,7 @@ class LLM:
         self._check_open()
         requests = self._maker.requests(prompts, params)
         for request in requests:
-            self.core.check(request)
+            self._check(request)
         return requests
 
     def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
@@ -278,7 +282,7 @@ class LLM:
         self.loop.close()
         if self.rank:
             self.rank.close()
-        del self.core, self.model
+        del self.core, self.model, self._check
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
 

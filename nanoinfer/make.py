@@ -119,9 +119,11 @@ def recording(config: EngineConfig, model: GPT2, max_batch: int, least: Callable
     elif os.environ.get("NANOINFER_GRAPHS") != "0":
         settings |= {"recorder": CudaRecorder(model.device), "lag": LAG if rows else 0}
         if config.recipe.forward != "ops" and uses_kernels(config, model):
-            from nanoinfer.kernels.persistent import forwards_of
-
-            settings |= {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
+            if config.recipe.forward == "persistent":
+                from nanoinfer.labs.one_kernel.persistent import persistent_forwards as forwards
+            else:
+                from nanoinfer.kernels.streamed import fused_forwards as forwards
+            settings |= {"forwards": forwards, "pinned": config.pinned}
     return settings
 
 
@@ -136,7 +138,7 @@ def with_kernels(config: EngineConfig, model: GPT2, reduced: Callable[[Any], Any
     if reduced:
         model.ops = reduced(model.ops)
     if config.recipe.forward == "persistent":
-        from nanoinfer.kernels.fused_forward import unfiltered
+        from nanoinfer.labs.one_kernel.persistent import unfiltered
 
         samplers = samplers._replace(greedy=unfiltered, unfiltered=unfiltered)
     return model, samplers

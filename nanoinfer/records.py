@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from nanoinfer.text.stop import TextStream
+from typing import Any, ClassVar, Literal, NamedTuple
 
 FinishReason = Literal["stop", "length"]
 
@@ -131,7 +128,6 @@ class Request:
     seed: int  # params.seed, or the one drawn for it
     limit: int  # new tokens at most: max_tokens, or fewer where the context ends first
     stop_ids: frozenset[int]
-    text: TextStream | None = None  # is given each token, where stop strings are looked for
 
 
 @dataclass(frozen=True)

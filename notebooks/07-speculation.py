@@ -11,13 +11,11 @@
 # ---
 
 # %% [markdown]
-# # Chapter 7: guesses, verified by hand
+# # Chapter 7: guesses, checked by hand
 #
-# This notebook guesses the next tokens of a text and verifies them, first by hand, then by the engine. You draft for
-# the model yourself, and see that no guess of yours changes a word. Then you break verification in a few places,
-# guess what comes out, and repair it. At the end two rules for sampled drafts are held against each other, and the
-# formula against measurement. The chapter's text is `chapters/07-speculation/README.md`; run the cells from top to
-# bottom. No GPU is needed.
+# Check guesses by hand, then break the check. The text is `chapters/07-speculation/README.md`. Run the set-up; the
+# parts after it then run in any order, without a GPU. Put a guess into each `guess = "?"` before you run its cell. The
+# last cell counts the right ones.
 
 # %%
 from collections.abc import Sequence
@@ -27,7 +25,7 @@ import torch
 
 from nanocourse.exercises import chapters
 from nanocourse.exercises.chapters import run_file
-from nanocourse.learner.notebook import quiz, results, source
+from nanocourse.learner.notebook import compare, quiz, results, source
 from nanoinfer import SamplingParams
 from nanoinfer.speculate.drafts import NONE
 from nanoinfer.speculate.graphs import verify_step
@@ -36,69 +34,60 @@ _ = torch.set_grad_enabled(False)
 CHAPTER = chapters.chapter(7).folder
 run = run_file(CHAPTER / "running.py", "chapter_07_running")
 example = run_file(CHAPTER / "example.py", "chapter_07_example")
-
-# %% [markdown]
-# ## 1. Guess
-#
-# A text, and four guesses of how it goes on. Change them.
-
-# %%
+guesses: dict[str, bool] = {}
 PROMPT = "The fox was a very"
-GUESSES = " good boy, and"
-text, drafts = run.encode(PROMPT), run.encode(GUESSES)
-print("newest:", run.decode(text[-1:]), "| guesses:", [run.decode([token]) for token in drafts])
+DRAFTS = " good boy, and"
+text, drafts = run.encode(PROMPT), run.encode(DRAFTS)
+print("newest:", run.decode(text[-1:]), "| drafts:", [run.decode([token]) for token in drafts])
 
 # %% [markdown]
-# ## 2. Verify
+# ## 1. Check four drafts
 #
-# The prompt and the guesses go through the model at once. `logits` has a line for each token of them; those from the
-# newest token on are wanted: one more than there are guesses.
+# **Do exercise 7.2 first.** Prompt and drafts go through the model at once (section 2). We need the logits after the
+# newest token and after each draft, one line more than there are drafts. Change `DRAFTS` above and run this again.
 
 # %%
-row = run.Text(PROMPT)
-logits = row.logits([*text, *drafts])[-len(drafts) - 1 :]
+logits = run.Text(PROMPT).logits([*text, *drafts])[-len(drafts) - 1 :]
 chosen = logits.argmax(-1)
 print("(k + 1, V):", tuple(logits.shape))
 for at, token in enumerate(chosen.tolist()):
     after = "the newest" if at == 0 else run.decode([drafts[at - 1]])
-    guess = run.decode([drafts[at]]) if at < len(drafts) else "-"
-    print(f"after {after!r:14} chosen {run.decode([token])!r:10} guessed {guess!r}")
+    draft = run.decode([drafts[at]]) if at < len(drafts) else "-"
+    print(f"after {after!r:14} chosen {run.decode([token])!r:10} draft {draft!r}")
 
 # %% [markdown]
-# How many guesses are right, up to the first that is not? `cumprod` turns "equal here" into "equal up to here".
+# `cumprod` turns "equal here" into "equal up to here" (section 3). Plain decoding gives the same tokens, one at a time.
 
 # %%
 equal = chosen[: len(drafts)] == torch.tensor(drafts)
 accepted = int(equal.cumprod(0).sum())
 kept = chosen[: accepted + 1].tolist()
 print(equal.int().tolist(), equal.cumprod(0).tolist(), "kept:", repr(run.decode(kept)))
-assert 1 <= len(kept) <= len(drafts) + 1
+assert run.Plain(PROMPT).run(len(kept)).ids == [*text, *kept]
 
 # %% [markdown]
-# Plain decoding gives the same tokens, one at a time.
-
-# %%
-plain = run.Plain(PROMPT).run(len(kept))
-print(repr(str(plain)))
-assert plain.ids == [*text, *kept]
-
-# %% [markdown]
-# ## 3. Several rows, each with its own guesses
+# ## 2. Three sequences
 #
-# `-1` stands where a row has none. Work out how many tokens each row gets before you run the second cell.
+# `-1` stands where a sequence has no draft. How many tokens do the three get together?
 
 # %%
-rows_drafts = torch.tensor([[11, 12, 13], [21, 22, NONE], [31, NONE, NONE]])
-rows_chosen = torch.tensor([[11, 19, 13, 14], [21, 22, 23, NONE], [39, 32, NONE, NONE]])
+guess = "?"  # a number
+three_drafts = torch.tensor([[11, 12, 13], [21, 22, NONE], [31, NONE, NONE]])
+three_chosen = torch.tensor([[11, 19, 13, 14], [21, 22, 23, NONE], [39, 32, NONE, NONE]])
+counts = 1 + (three_chosen[:, :3] == three_drafts).cumprod(1).sum(1)
+print("tokens of each sequence:", counts.tolist())
+compare(guesses, "three sequences", guess, int(counts.sum()))
+
+# %% [markdown]
+# This is the engine's step on the GPU:
 
 # %%
-print("right, of each row:", (rows_chosen[:, :3] == rows_drafts).cumprod(1).sum(1).tolist())
 source(verify_step)
 
 # %% [markdown]
-# ## 4. The engine, with drafts
+# ## 3. The engine, with drafts
 #
-# Two engines, one of them with drafts by what followed last time. The tokens are the same, sampled ones too.
+# Two engines, one of them with prompt lookup. The tokens are the same, sampled ones too (section 4).
 
 # %%
 STORY = "The king said to the fox, Go away. The fox said to the king,"
@@ -112,14 +101,14 @@ for temperature in (0.0, 0.8):
               f"{stats.decode_steps} steps instead of {alone.stats.decode_steps}")  # fmt: skip
 
 # %% [markdown]
-# ## 5. You draft
+# ## 4. You draft
 #
-# Guess how the text goes on, a few words at each turn. In a terminal, `nanoinfer shell --draft me` does this.
+# Change the turns: each is what you expect next. In a terminal, `nanoinfer shell --draft me` does this.
 
 
 # %%
 class Yours(run.Text):
-    """Drafts are what somebody has typed."""
+    """Drafts are what you typed."""
 
     turns: Sequence[str] = (" a very good boy", ", and he was", " fond of the king")
 
@@ -137,116 +126,107 @@ assert yours.ids == run.Plain("The fox").run(20).ids
 # %% [markdown]
 # # Break it
 #
-# Each block below puts one mistake into verification. **Write your guess down before you run a cell.**
+# Each part puts one mistake into the check.
 #
 # ## Break 1: the noise of the step
 #
-# All tokens of a step are chosen with the same noise: that of how many steps there have been. Guess: does greedy text
-# change, and does sampled text?
+# All tokens of a step share the noise of that step. Which texts change?
 
 # %%
-guess = "..."
+guess = "?"  # "greedy", "sampled", "both" or "neither"
+changed = []
 for heat in (0.0, run.HEAT):
     right, wrong = run.Text(run.FOX, heat).run(48), run.NoiseOfTheStep(run.FOX, heat).run(48)
-    print("your guess:", guess, "| temperature", heat, "| the same text:", right.ids == wrong.ids)
-    print("right:", right, "wrong:", wrong, sep="\n")
-assert right.ids != wrong.ids
+    changed.append(right.ids != wrong.ids)
+    print(f"temperature {heat}", f"right: {right}", f"wrong: {wrong}", sep="\n")
+outcomes = {(0, 0): "neither", (1, 0): "greedy", (0, 1): "sampled", (1, 1): "both"}
+compare(guesses, "break 1", guess, outcomes[tuple(changed)])
 
 # %% [markdown]
-# *Repaired.* The noise goes by the token's place in the text. Then whatever is drafted, the text is the same:
+# *Repaired.* The noise goes by the token's position. Then the text is the same for any number of drafts:
 
 # %%
-for k in (0, 1, 3, 7):
-    assert run.Text(run.FOX, run.HEAT, k=k).run(48).ids == right.ids
+texts = [run.Text(run.FOX, run.HEAT, k=k).run(48).ids for k in (0, 1, 3, 7)]
+assert all(ids == texts[0] for ids in texts)
 
 # %% [markdown]
-# ## Break 2: rejected tokens are kept in the cache
+# ## Break 2: rejected tokens stay in the cache
 #
-# The row's position is advanced by what was fed in place of what was kept. Guess: from which word on is the text wrong,
-# and why not at once?
+# The next step writes after everything that was fed (section 5). Is the first token after the first rejection wrong?
 
 # %%
-guess = "..."
+guess = "?"  # "yes" or "no"
 right, wrong = run.Text(run.FOX).run(48), run.RejectedKept(run.FOX).run(48)
 same = next(at for at, (a, b) in enumerate(zip(right.ids, wrong.ids, strict=True)) if a != b)
 first = next(at for at, step in enumerate(right.steps) if len(step.kept) <= len(step.drafts))
-print("your guess:", guess)
-print(
-    "the first rejection is in step",
-    first,
-    "and the first wrong token is",
-    repr(run.decode(wrong.ids[same : same + 1])),
-)
+rejected = right.prompt + sum(len(step.kept) for step in right.steps[: first + 1])
+print(f"after the first rejection comes token {rejected}; the first wrong token is {same},",
+      repr(run.decode(wrong.ids[same : same + 1])))  # fmt: skip
 print("right:", right, "wrong:", wrong, sep="\n")
-assert right.ids != wrong.ids
+compare(guesses, "break 2", guess, "yes" if same == rejected else "no")
 
 # %% [markdown]
-# *Repaired.* `written` says how many of a step's tokens are the row's own; the next step writes over the others.
+# *Repaired.* `written` says how many of a step's tokens are right. The next step overwrites the others.
 
 # %%
 source(run.Text.written)
 
 # %% [markdown]
-# ## Break 3: a stop in the middle of a run
+# ## Break 3: a stop inside a run
 #
-# The text is to end with a certain token, and after each *step* somebody looks at the last one. Guess: does the text
-# end at all?
+# The text must end with a certain token, but the loop looks only at the last token of each step (section 6). Does the
+# text end at that token, at a later one, or not at all?
 
 # %%
-guess = "..."
+guess = "?"  # "there", "later" or "not"
 stop = (example.inside(),)
 right, wrong = run.Text(run.FOX, stops=stop).run(48), run.LastAlone(run.FOX, stops=stop).run(48)
-print("your guess:", guess, "| the text ends with", repr(run.decode(stop)))
+print("the text must end with", repr(run.decode(stop)))
 print("right:", right, "wrong:", wrong, sep="\n")
-assert len(wrong.ids) > len(right.ids)
-
-# %% [markdown]
-# *Repaired.* Tokens of a run are looked at one by one, and the text without drafts ends in the same place.
-
-# %%
+compare(guesses, "break 3", guess, "there" if wrong.ids == right.ids else "later" if wrong.ended else "not")
 assert right.ids == run.Plain(run.FOX, stops=stop).run(48).ids
 
 # %% [markdown]
-# # Distributions
+# # What it costs
 #
-# ## 6. Two rules for sampled drafts
+# ## 5. Two rules for sampled drafts
 #
-# The model's distribution is `p`, the drafter's is `q`. Change `q`, make it equal to `p`, then as different as you can.
+# `p` is the model's distribution, and `q` the drafter's. Rejection sampling accepts some share of the drafts (section
+# 13). What share does the same noise accept (section 14)? Change `q`.
 
 # %%
 p = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 q = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
-print(
-    f"rejection sampling accepts {example.textbook(p, q):.3f} of the drafts, the same noise {example.shared(p, q):.3f}"
-)
-draws = 100_000
-noise = -torch.log(torch.empty(draws, 3, dtype=torch.float64).exponential_(generator=torch.Generator().manual_seed(1)))
-chosen, drafted_ids = (p.log() + noise).argmax(1), (q.log() + noise).argmax(1)
-print(f"measured: {(chosen == drafted_ids).double().mean():.3f}; the tokens' shares", torch.bincount(chosen) / draws)
-assert abs((chosen == drafted_ids).double().mean() - example.shared(p, q)) < 0.01
+DRAWS = 100_000
+
+guess = "?"  # "more", "as many" or "fewer" than rejection sampling
+noise = -torch.log(torch.empty(DRAWS, 3, dtype=torch.float64).exponential_(generator=torch.Generator().manual_seed(1)))
+ours, theirs = (p.log() + noise).argmax(1), (q.log() + noise).argmax(1)
+textbook, shared = example.textbook(p, q), example.shared(p, q)
+print(f"rejection sampling accepts {textbook:.3f} of the drafts, the same noise {shared:.3f}")
+print(f"measured: {(ours == theirs).double().mean():.3f}; the tokens' shares", torch.bincount(ours) / DRAWS)
+assert abs((ours == theirs).double().mean() - shared) < 0.01
+compare(guesses, "rules", guess, "fewer" if shared < textbook - 1e-9 else "as many")
 
 # %% [markdown]
-# Rejection sampling, in five lines. Its tokens are distributed as `p` as well, and are other ones. Draw from `p` in
-# place of `left` once a draft is rejected, and look at the shares.
+# Rejection sampling in five lines. Its tokens have the distribution `p` as well, but they are other tokens. Draw from
+# `p` in place of `left` after a rejection, and look at the shares.
 
 # %%
 random = torch.Generator().manual_seed(2)
-guesses = torch.multinomial(q, draws, replacement=True, generator=random)
-taken = torch.rand(draws, generator=random, dtype=torch.float64) < (p / q)[guesses]
-left = (p - q).clamp(min=0)
-# Where q is p nothing is left, and no draft is rejected.
-again = torch.multinomial(left if left.sum() > 0 else p, draws, replacement=True, generator=random)
-tokens = torch.where(taken, guesses, again)
-print("shares", torch.bincount(tokens) / draws, "accepted", float(taken.double().mean()))
-assert torch.allclose(torch.bincount(tokens) / draws, p.float(), atol=0.01)
+sampled = torch.multinomial(q, DRAWS, replacement=True, generator=random)
+taken = torch.rand(DRAWS, generator=random, dtype=torch.float64) < (p / q)[sampled]
+left = (p - q).clamp(min=0)  # all zeros if q is p; then no draft is rejected
+again = torch.multinomial(left if left.sum() > 0 else p, DRAWS, replacement=True, generator=random)
+tokens = torch.where(taken, sampled, again)
+print("shares", torch.bincount(tokens, minlength=3) / DRAWS, "accepted", float(taken.double().mean()))
+assert torch.allclose(torch.bincount(tokens, minlength=3) / DRAWS, p.float(), atol=0.01)
 
 # %% [markdown]
-# # What it brings
+# ## 6. Tokens a step
 #
-# ## 7. Tokens a step
-#
-# The formula, and a coin. Each draft is right with probability alpha; what counts are those ahead of the first wrong
-# one, and one token more.
+# The formula of section 9, and a coin: each draft is right with probability alpha. At alpha 0.9 with eight drafts, how
+# many tokens does a step give?
 
 
 # %%
@@ -255,17 +235,18 @@ def expected(alpha: float, k: int) -> float:
     return sum(alpha**n for n in range(k + 1))
 
 
+guess = "?"  # 4, 6 or 8
 random = torch.Generator().manual_seed(3)
 for alpha in (0.6, 0.8, 0.9):
     right_ones = torch.rand(20_000, 8, generator=random) < alpha
     tokens_a_step = 1 + right_ones.int().cumprod(1).sum(1).double().mean()
     print(f"alpha {alpha}: {tokens_a_step:.2f} tokens a step, {expected(alpha, 8):.2f} by the formula")
     assert abs(tokens_a_step - expected(alpha, 8)) < 0.1
+compare(guesses, "tokens a step", guess, min((4, 6, 8), key=lambda n: abs(n - expected(0.9, 8))))
 
 # %% [markdown]
-# ## 8. On a GPU
-#
-# The same coin on an H200, with real steps: what many rows leave of it.
+# On an H200 with real steps, four drafts and alpha 0.8, from the benchmark's results. With one sequence the speed is
+# near the tokens a step. Many sequences leave less of it.
 
 # %%
 cases = [case for case in results("h200-speculation")["cases"] if not case["adaptive"] and case["draft_tokens"] == 4]
@@ -274,19 +255,20 @@ for model, marker in (("random:gpt2-xl", "o"), ("random:gpt2", "s")):
     of = [case for case in cases if case["model"] == model and case["alpha"] == 0.8]
     gains = [case["drafted"]["median"] / case["plain"]["median"] for case in of]
     ax.plot([case["rows"] for case in of], gains, marker=marker, label=model.removeprefix("random:"))
-ax.axhline(expected(0.8, 4), linestyle=":", label="tokens a step")
-ax.axhline(1, color="grey")
+ax.axhline(sum(0.8**n for n in range(5)), linestyle=":", label="tokens a step")
+ax.axhline(1, color="gray")
 ax.set_xscale("log", base=2)
-ax.set_xlabel("rows")
-ax.set_ylabel("speed over plain")
+ax.set(xlabel="sequences", ylabel="speed over plain")
 ax.legend()
 plt.show()
 
 # %% [markdown]
-# Your own GPU's: `python -m bench speculation`, and `chapters/07-speculation/README.md`, sections 8 to 10, for what to
-# make of it.
+# `python -m bench speculation` measures your own GPU, and sections 9 and 10 say what to make of it.
 #
-# ## Quiz
+# ## Quiz and score
+#
+# With `pip install jupyterquiz` it has buttons. Next, `nanoinfer course start 7` gives you the exercises.
 
 # %%
 quiz(7)
+print(f"{sum(guesses.values())} of {len(guesses)} guesses were right")

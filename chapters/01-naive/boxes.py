@@ -99,11 +99,8 @@ def one_step() -> Drawing:
 
 def block() -> Drawing:
     """The residual stream as a straight line: two branches read it normalised and add to it."""
-    code = ("In the code an addition waits for the next norm:  x, h = add_norm(x, update, norm)",
-            "adds what the sublayer before has left as its update; h is LayerNorm of the new x.")  # fmt: skip
-
     def draw() -> Figure:
-        figure, ax = canvas(10, 3.5)
+        figure, ax = canvas(10, 2.7)
         arrow(ax, (0.2, 0.7), (9.85, 0.7), ACCENT, 2.6)
         write(ax, (0.2, 0.32), "residual stream x: added to, never normalised itself")
         circle = {"boxstyle": "circle,pad=0.12", "facecolor": GROUND, "edgecolor": ACCENT}
@@ -118,8 +115,6 @@ def block() -> Drawing:
             arrow(ax, (left + 3.5, 1.95), (left + 3.5, 0.86), MUTED)
             write(ax, (left + 3.42, 1.32), "update", align="right")
             ax.text(left + 3.5, 0.7, "+", ha="center", va="center", fontsize=13, zorder=5, bbox=circle)
-        for at, line in enumerate(code):
-            write(ax, (0.2, 2.9 + 0.33 * at), line)
         return figure
 
     alt = (

@@ -17,7 +17,6 @@ from nanobench.micro.recompiles import RecompileReport
 from nanobench.micro.sampling import SamplingReport
 from nanobench.micro.step_breakdown import Part, breakdown
 from nanobench.micro.timeline import StepTimeline, Timeline
-from nanobench.report.figures.timeline import busy
 from nanobench.report.intervals import claimed
 from nanobench.report.values import seconds, share, size
 from nanocourse.exercises.chapters import run_file
@@ -165,11 +164,11 @@ def _bare(batch: int, tokens: int) -> str:
 
 NUMBERS: dict[str, Callable[[], str]] = {
     "paged step": lambda: seconds(step_of("paged").unprofiled_us / 1e6),
-    "paged busy": lambda: share(busy(step_of("paged"))),
+    "paged busy": lambda: share(step_of("paged").busy),
     "paged launches": lambda: f"{_launches('paged')}",
     "graph step": lambda: seconds(step_of("paged-graph").unprofiled_us / 1e6),
     "graph kernels": lambda: f"{len(step_of('paged-graph').kernels)}",
-    "graph busy": lambda: share(busy(step_of("paged-graph"))),
+    "graph busy": lambda: share(step_of("paged-graph").busy),
     "step floor": lambda: seconds(sum(floors().values())),
     "matrices time": lambda: seconds(part_of("matrices").seconds),
     "matrices floor": lambda: seconds(floors()["matrices"]),

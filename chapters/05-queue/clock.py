@@ -1,7 +1,7 @@
-"""The engine's own plan on a clock by rule, without a model: what the examples of chapter 5 measure waiting with.
+"""Runs the engine's own plan on a simulated clock, without a model: chapter 5's examples measure waiting with it.
 
-A step takes a millisecond, and ten microseconds for each of its tokens. So every machine prints the same times, and one
-sees what the plan alone does. How long steps really take is measured elsewhere.
+A step takes a millisecond, and ten microseconds for each of its tokens. So every machine prints the same times, and you
+see what the plan alone does. How long steps really take is measured elsewhere.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Run:
 
 
 def request_of(number: int, ask: Ask) -> Request:
-    """The request; its tokens are numbers that nobody looks at."""
+    """Return the request; no one looks at its tokens."""
     params = SamplingParams(max_tokens=ask.new, temperature=0, ignore_eos=True)
     return Request(number, (number,) * ask.prompt, params, 0, ask.new, frozenset())
 
@@ -142,7 +142,7 @@ def engine(
 def poisson(
     per_second: float, count: int, sizes: Callable[[random.Random], tuple[int, int]], seed: int = 7
 ) -> list[Ask]:
-    """Requests whose gaps are drawn one by one, so that nobody knows when the next one comes."""
+    """Return requests that arrive at random: each gap is drawn by itself."""
     draws, now, asks = random.Random(seed), 0.0, []
     for _ in range(count):
         now += draws.expovariate(per_second)
@@ -157,7 +157,7 @@ def quantile(values: Iterable[float], share: float) -> float:
 
 
 class PromptsFirst(Timed):
-    """As the engine's, but that decode has no turn while a prompt can be fed."""
+    """As the engine's, except that decode has no turn while a prompt can be fed."""
 
     def schedule(self) -> list[Work]:
         self.decodes_next = False
@@ -165,7 +165,7 @@ class PromptsFirst(Timed):
 
 
 class FirstThatFits(Timed):
-    """As the engine's, but that whoever has room goes ahead of those that wait for it."""
+    """As the engine's, except that a request that fits goes ahead of one that does not."""
 
     def schedule(self) -> list[Work]:
         self.waiting = deque(sorted(self.waiting, key=lambda s: self.blocks.blocks_of(s.end) > self.blocks.available))

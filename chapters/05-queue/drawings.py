@@ -26,9 +26,9 @@ def drawings() -> list[Drawing]:
 
 
 def static_continuous() -> Drawing:
-    """The picture to remember: the same requests, and the rows that nobody has."""
+    """The picture to remember: the same requests, and how long rows are idle."""
     runs = {"static: the next batch waits for the longest row of this one": example.twelve(True),
-            "continuous: whoever ends leaves, and whoever waits takes the row": example.twelve(False)}  # fmt: skip
+            "continuous: a request that ends leaves its row to the next one": example.twelve(False)}  # fmt: skip
     end = 1e3 * max(run.seconds for run in runs.values())
 
     def bars(ax: Axes, run: Any) -> None:
@@ -52,7 +52,7 @@ def static_continuous() -> Drawing:
             ax.set_ylim(ROWS - 0.05, -0.55)
             ax.set_xlim(0, end + 1)
             ax.grid(visible=False)
-        ax.set_xlabel("milliseconds; a triangle is an arrival, a hatched area is a row that nobody has")
+        ax.set_xlabel("milliseconds; a triangle is an arrival, a hatched area an idle row")
         figure.subplots_adjust(left=0.085, right=0.985, top=0.93, bottom=0.12, hspace=0.32)
         return figure
 
@@ -90,10 +90,10 @@ def chunks() -> Drawing:
         ax.axvline(5, color=MUTED, linestyle=":", linewidth=1.4)
         ax.text(5.2, -0.62, "the prompt arrives", va="center", fontsize=9)
         ax.set_yticks(range(len(budgets)), [f"{budget:,}" for budget in budgets])
-        ax.set_ylabel("tokens of a step")
+        ax.set_ylabel("tokens a step")
         ax.set_ylim(len(budgets) - 0.55, -0.8)
         ax.set_xlim(0, shown)
-        ax.set_xlabel("milliseconds; each box is a step, and a row that decodes has a token at its end")
+        ax.set_xlabel("milliseconds; each box is a step, after which every decoding sequence has a new token")
         ax.grid(visible=False)
         figure.subplots_adjust(left=0.11, right=0.985, top=0.98, bottom=0.15)
         return figure
@@ -104,10 +104,10 @@ def chunks() -> Drawing:
     )
     told = "; ".join(f"{budget} tokens a step: {gap}, first token after {first}" for budget, gap, first in cells)
     alt = (
-        f"Steps of three rows that decode, on a time axis, as a prompt of 900 tokens arrives, drawn in colour. "
-        f"The longest gap between a row's tokens, and the prompt's own first token: {told}."
+        f"Steps of three decoding sequences, on a time axis, as a prompt of 900 tokens arrives, drawn in color. "
+        f"The longest gap between a sequence's tokens, and the prompt's own first token: {told}."
     )
-    header = ("tokens of a step", "longest gap of a row that decodes", "first token of the prompt")
+    header = ("tokens a step", "longest gap of the three", "first token of the prompt")
     return Drawing("05-queue/chunks", "A long prompt in chunks", alt, header, cells, draw)
 
 
@@ -130,7 +130,7 @@ def shared() -> Drawing:
         figure, ax = boxes.canvas(16, 4.7)
         for row in range(2):
             y = 0.4 + 3.0 * row
-            boxes.write(ax, (0.25, y + 0.31), f"row {row}", size=10.5)
+            boxes.write(ax, (0.25, y + 0.31), f"sequence {row}", size=10.5)
             own = cut[row][-1]
             block(ax, 11.4, y, own, PEERS[row], "not full: its own")
         for at in range(same):
@@ -139,24 +139,24 @@ def shared() -> Drawing:
             y = 0.4 + 3.0 * row
             for at in range(same):
                 x = 2.2 + 4.6 * at + 2.04
-                boxes.arrow(ax, (1.4, y + 0.31), (x, 1.72 if row == 0 else 2.85), MUTED, 1.1)
-            boxes.arrow(ax, (1.4, y + 0.31), (11.3, y + 0.31), MUTED, 1.1)
+                boxes.arrow(ax, (2.0, y + 0.31), (x, 1.72 if row == 0 else 2.85), MUTED, 1.1)
+            boxes.arrow(ax, (2.0, y + 0.31), (11.3, y + 0.31), MUTED, 1.1)
         return figure
 
     alt = (
-        f"Two rows, '{TEXTS[0]}' and '{TEXTS[1]}', in blocks of {BLOCK} words. The first {same} blocks are full and "
-        "the same: one each in the pool, with two owners. The last block is not full, so each row has one of its own."
+        f"Two sequences, '{TEXTS[0]}' and '{TEXTS[1]}', in blocks of {BLOCK} words. The first {same} blocks are full "
+        "and the same: one each in the pool, with two owners. The last block is not full, so each sequence has its own."
     )
     rows = tuple(
-        (f"row {row}", str(at), " ".join(tokens), "both" if at < same else "one", "yes" if at < full[row] else "no")
+        (str(row), str(at), " ".join(tokens), "both" if at < same else "one", "yes" if at < full[row] else "no")
         for row in range(2) for at, tokens in enumerate(cut[row])
     )  # fmt: skip
     return Drawing("05-queue/shared", "Blocks of two texts that begin alike", alt,
-                   ("row", "block", "words", "owners", "full"), rows, draw)  # fmt: skip
+                   ("sequence", "block", "words", "owners", "full"), rows, draw)  # fmt: skip
 
 
 def waiting() -> Drawing:
-    """Throughput and waiting against the rate, from the runs on the clock by rule."""
+    """Throughput and waiting against the rate, from the runs on the simulated clock."""
     shares = example.RATES
     runs = [example.mixture(share) for share in shares]
     done = [len(run.rows) / run.seconds / example.capacity() for run in runs]
@@ -172,7 +172,7 @@ def waiting() -> Drawing:
         left.set_ylim(0, 115)
         right.plot(at, p99, color=ACCENT, marker="v", linewidth=2.2, label="p99")
         right.plot(at, p50, color=PEERS[0], marker="s", linewidth=1.8, label="p50")
-        right.set_title(f"first token, ms; at {shares[-1]:.0%}: {p50[-1]:,.0f}, {p99[-1]:,.0f}")
+        right.set_title("first token, ms")
         right.set_ylim(0, 1.2 * p99[-2])
         right.legend(loc="upper left")
         for ax in (left, right):

@@ -14,7 +14,9 @@ import torch
 
 from nanobook.examples import load, print_blocks
 from nanocourse.exercises import answers
+from nanoinfer import LLM
 from nanoinfer.text.tokenizer import gpt2_tokenizer
+from nanoinfer.verify import verify_tokens
 
 here = Path(__file__).parent
 clock, measured, run = load(here / "clock.py"), load(here / "measured.py"), load(here / "running.py")
@@ -62,18 +64,18 @@ def five(static: bool = False) -> tuple[list[dict[int, int]], list[list[int]]]:
 
 
 def steps() -> None:
-    """The first steps of small.py, a column for each request."""
-    for n, fed in enumerate(five()[0][:14]):
+    """Ten steps of small.py, a column for each request."""
+    for n, fed in list(enumerate(five()[0]))[3:13]:
         print(f"step {n:2}", *(f"{tokens or '.':>3}" for tokens in fed.values()))
 
 
 def long_prompt() -> None:
     """Three rows decode, and a prompt of 900 tokens arrives; with several budgets."""
     asks = [*[Ask(0.0, 8, 120)] * 3, Ask(0.005, 900, 8)]
-    print(f"{'tokens of a step':18}{'the longest gap of those that run':>36}{'first token of the long one':>30}")
-    for budget in (1024, 256, 64, 16):
+    print(f"{'tokens a step':18}{'longest gap of the three':>26}{'first token of the long prompt':>34}")
+    for budget in (1024, 256, 64):
         made = clock.run(asks, clock.engine(4, budget))
-        print(f"{budget:>10}{ms(max(made.gaps(0))):>34}{ms(made.waits[3]):>32}")
+        print(f"{budget:>13}{ms(max(made.gaps(0))):>31}{ms(made.waits[3]):>34}")
 
 
 def chunks() -> None:
@@ -81,7 +83,7 @@ def chunks() -> None:
     ids = gpt2_tokenizer().encode(LONG)
     whole, T = run.two.one.logits(torch.tensor([ids]))[0, -1], len(ids)
     print(f"{'chunk':8}{'steps':>6}{'tokens each':>16}   largest difference of the logits")
-    for chunk in (T, 8, 3, 1):
+    for chunk in (T, 8, 1):
         sizes = [min(chunk, T - start) for start in range(0, T, chunk)]
         each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]}, last {sizes[-1]}"
         difference = float((run.after_chunks(ids, chunk) - whole).abs().max())
@@ -90,28 +92,28 @@ def chunks() -> None:
     run.show("in chunks of 8", run.told(run.llm(prefill_chunk=8), [LONG], params)[0])
     with answers.mistake("5.8", "chunk-by-itself"):
         llm = run.llm(prefill_chunk=8)
-        llm.core.cache.k.zero_(), llm.core.cache.v.zero_()  # it reads what nobody wrote: on every machine the same
+        llm.core.cache.k.zero_(), llm.core.cache.v.zero_()  # it reads unwritten slots: the same on every machine
         run.show("each chunk by itself", run.told(llm, [LONG], params)[0])
 
 
 def who_first() -> None:
     """One row decodes, and prompts arrive without a pause: who goes first?"""
     asks = [Ask(0.0, 8, 40), *(Ask(2e-3 + 2.4e-3 * n, 240, 1) for n in range(40))]
-    print(f"{'':34}{'the longest gap of the row':>28}{'first tokens, mean':>20}")
+    print(f"{'':28}{'longest gap of the forty':>26}{'mean first token of a prompt':>32}")
     for name, kind, mixed in (
         ("prompts first, always", clock.PromptsFirst, False),
         ("by turns", clock.Timed, False),
         ("in one step, decode first", clock.Timed, True),
     ):
         made = clock.run(asks, clock.engine(8, 256, kind=kind, mixed=mixed))
-        print(f"{name:34}{ms(max(made.gaps(0))):>28}{ms(mean(made.waits[1:])):>20}")
+        print(f"{name:28}{ms(max(made.gaps(0))):>26}{ms(mean(made.waits[1:])):>32}")
 
 
 def head_of_line() -> None:
-    """A request that needs half of the pool, small ones behind it, and two ways to let them in."""
+    """A request that needs most of the pool, small ones behind it, and two rules of who may begin."""
     asks = [*[Ask(0.0, 16, 48)] * 4, Ask(1e-3, 400, 100), *(Ask(2e-3 + 6e-3 * n, 16, 48) for n in range(60))]
-    print(f"{'':24}{'the large one waits':>21}{'small ones wait, mean':>24}{'longest':>11}")
-    for name, kind in (("in order of arrival", clock.Timed), ("whoever fits", clock.FirstThatFits)):
+    print(f"{'':24}{'the large one waits':>21}{'small ones wait: mean':>24}{'longest':>11}")
+    for name, kind in (("in order of arrival", clock.Timed), ("any that fits", clock.FirstThatFits)):
         made = clock.run(asks, clock.engine(16, 512, 40, kind))
         small = made.waits[5:]
         print(f"{name:24}{ms(made.waits[4]):>21}{ms(mean(small)):>24}{ms(max(small)):>11}")
@@ -219,8 +221,8 @@ def not_full() -> None:
     right = [row.text for row in run.llm().generate([prompt] * 2, params)]
     wrong = [text[len(prompt) :] for text in run.last_block_shared(run.llm(), prompt, seeds)]
     for row in range(2):
-        run.show(f"row {row}: its own block", right[row])
-        run.show("  one block for both", wrong[row])
+        run.show(f"{row}: its own block", right[row])
+        run.show("   one block for both", wrong[row])
 
 
 def not_written() -> None:
@@ -233,7 +235,7 @@ def not_written() -> None:
         for pool in (wrong.core.cache.k, wrong.core.cache.v):
             pool.zero_()  # a new pool holds whatever lay there, and the text would be another each time
         run.show("found once reserved", run.told(wrong, [text] * 2)[1][len(text) :])
-    print(f"tokens found: {made.stats.cached_tokens}, and {wrong.stats.cached_tokens} of which most were not there yet")
+    print(f"tokens found: {made.stats.cached_tokens} once written, {wrong.stats.cached_tokens} once reserved")
 
 
 def preempted() -> None:
@@ -247,10 +249,25 @@ def preempted() -> None:
     with little_room(), run.noise_restarts():
         restarted = run.told(wrong, texts, run.SAMPLED)
     (at,) = [n for n, text in enumerate(restarted) if text != right[n]]
-    run.show("a large pool", right[at])
-    run.show("a small one", told[at])
-    run.show("noise from 0 again", restarted[at])
-    print(f"rows preempted: {made.stats.preemptions}; tokens fed again: {made.stats.recomputed_tokens}")
+    begin = len(texts[at]) + right[at][len(texts[at]) :].index(".") + 2  # all three begin with the same sentence
+    for name, text in (("a large pool", right[at]), ("a small one", told[at]), ("noise from 0 again", restarted[at])):
+        run.show(name, text[begin:])
+    print(f"preemptions: {made.stats.preemptions}; tokens fed again: {made.stats.recomputed_tokens}")
+
+
+def proof() -> None:
+    """Chunks, shared blocks and preemptions at once against the oracle, and the same with blocks under wrong names."""
+    oracle = LLM(run.model(), engine="naive").forward_logits
+    rows, stats = run.all_at_once()
+    print(f"{'all of it at once':24}{verify_tokens(oracle, rows, run.SAMPLED)}")
+    print(f"{'':24}{stats.cached_tokens} tokens found, {stats.preemptions} preemptions, "
+          f"{stats.recomputed_tokens} tokens fed again")  # fmt: skip
+    with run.hash_without_parent():
+        rows, _ = run.all_at_once()
+    try:
+        verify_tokens(oracle, rows, run.SAMPLED)
+    except AssertionError as error:
+        run.show("by its own tokens", str(error))
 
 
 def clients() -> tuple[list[float], list[float], list[float]]:
@@ -300,12 +317,9 @@ def mean_of() -> None:
 
 NUMBERS: dict[str, Callable[[], str]] = {
     **measured.NUMBERS,
-    "idle static": lambda: f"{twelve(True).idle(4):.0%}",
-    "idle continuous": lambda: f"{twelve(False).idle(4):.0%}",
     "p99 growth": p99_growth,
     "rows in a step": lambda: f"{8 * (1 - mixture(0.2).idle(8)):.1f}",
     "sent late": lambda: f"{sum(late > closed for closed, late, _ in zip(*clients(), strict=True))}",
-    "capacity": lambda: f"{capacity():.0f}",
 }
 
 

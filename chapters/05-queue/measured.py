@@ -18,7 +18,7 @@ from nanobench.micro.queue import QueueReport
 from nanobench.micro.queue_arrivals import ArrivalRuns, Gaps
 from nanobench.micro.queue_prefix import PrefixRuns
 from nanobench.micro.queue_records import Run
-from nanobench.report.values import factor, rate, seconds, share
+from nanobench.report.values import factor, seconds, share
 from nanoinfer.capacity import batched_tokens
 from nanoinfer.serve.completions import EVENTS_PER_S
 from nanoinfer.serve.config import ServeConfig
@@ -141,7 +141,8 @@ def _late(target: str) -> str:
 
 
 NUMBERS: dict[str, Callable[[], str]] = {
-    "stretch": lambda: seconds(budget_of(2048).beside.bin_s),
+    "gap whole": lambda: f"{1e3 * longest_gap(budget_of(2048).beside):.2f} ms",
+    "gap chunks": lambda: f"{1e3 * longest_gap(budget_of(256).beside):.2f} ms",
     "ttft whole": lambda: seconds(budget_of(2048).ttft.p50),
     "ttft chunks": lambda: seconds(budget_of(256).ttft.p50),
     "median step": lambda: seconds(budget_of(2048).alone.itl.p50),
@@ -160,7 +161,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "pool blocks": lambda: f"{queue().pool.kv_blocks:,}",  # type: ignore[union-attr]
     "pool preempted": lambda: f"{pool(True)[0].counted.preemptions}",
     "pool again": lambda: f"{pool(True)[0].counted.recomputed_tokens:,}",
-    "burst": lambda: rate(max(run.tokens_per_s for run in queue().burst[0].runs)),
     "burst rate": lambda: f"{mean(run.requests_per_s for run in _bursts()):.0f}",
     "burst requests": lambda: f"{_bursts()[0].plan.requests:,}",
     "top done": lambda: f"{rates('serve')[-1].requests_per_s:,.0f}",
@@ -171,11 +171,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "events": lambda: f"{EVENTS_PER_S:,}",
     "default queue": lambda: f"{ServeConfig().queue}",
     "engine late": lambda: _late("engine"),
-    "serve late": lambda: _late("serve"),
-    "top rate": lambda: f"{rates('serve')[-1].plan.per_second:.0f}",
     "top goodput": lambda: f"{rates('serve')[-1].goodput_per_s:.0f}",
     "best goodput": lambda: f"{max(run.goodput_per_s for run in rates('serve')):.0f}",
     "knee p99": lambda: seconds(rates("serve")[-2].ttft.p99),  # type: ignore[union-attr]
-    "low p99": lambda: seconds(rates("serve")[0].ttft.p99),  # type: ignore[union-attr]
     "top p99": lambda: seconds(rates("serve")[-1].ttft.p99),  # type: ignore[union-attr]
 }

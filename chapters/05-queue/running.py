@@ -22,6 +22,7 @@ from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.engine import Sequence as Running
 from nanoinfer.engine.queue import Queued, QueueEngine
+from nanoinfer.requests import Completion
 
 chapters = Path(__file__).parents[1]
 two, four = load(chapters / "02-kv-cache" / "running.py"), load(chapters / "04-cuda-graphs" / "running.py")
@@ -120,3 +121,14 @@ def last_block_shared(made: LLM, prompt: str, seeds: Sequence[int]) -> list[str]
 def small_pool(blocks: int) -> tuple[LLM, Any]:
     """An LLM whose rows are preempted, and the patch that lets them in with little room."""
     return llm(kv_blocks=blocks, preemption=True, prefix_caching=False), partial(patch.object, sharing, "AHEAD", 4)
+
+
+def all_at_once() -> tuple[list[Completion], Any]:
+    """Four sampled requests in two rows and seven blocks, in chunks of 16 tokens: completions, and what was counted."""
+    texts = [f"{FINE}.", f"{KING}{DAYS}. The", f"{FINE}{DAYS}. The", f"{KING}{THEN}, She was"]
+    made = llm(kv_blocks=7, preemption=True, prefill_chunk=16, max_batch=2)
+    cache: Any = made.core.cache
+    cache.k.zero_(), cache.v.zero_()  # a mistake reads unwritten slots: the same on every machine
+    made.core.mixed = True
+    with patch.object(sharing, "AHEAD", 4):
+        return made.generate(texts, SAMPLED), made.stats

@@ -17,8 +17,8 @@ from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
-from nanoinfer.kernels import persistent_torch as phases
-from nanoinfer.kernels.persistent_shape import Packed, Shape, pack
+from nanoinfer.labs.one_kernel import phases
+from nanoinfer.labs.one_kernel.shape import Packed, Shape, pack
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -143,7 +143,7 @@ def budget() -> None:
 
 def exchanges_a_token() -> int:
     """Waits of the one kernel, the head's left out."""
-    from nanoinfer.kernels.persistent import WAITS
+    from nanoinfer.labs.one_kernel.persistent import WAITS
 
     return len(WAITS) * GPT2_SMALL.n_layer
 
@@ -204,13 +204,13 @@ def one_word() -> None:
 @cache
 def shape() -> Shape:
     """How gpt2 is cut on a GPU of that many multiprocessors."""
-    return Shape.of(GPT2_SMALL, PROGRAMS, MAX_LEN, PAGE, BYTES, 1)
+    return Shape.of(GPT2_SMALL, PROGRAMS, MAX_LEN, PAGE, BYTES)
 
 
 @cache
 def packed() -> tuple[Shape, Packed]:
     """The tiny model, cut for few programs."""
-    S = Shape.of(tiny().config, 12, 64, PAGE, 4, 1)
+    S = Shape.of(tiny().config, 12, 64, PAGE, 4)
     return S, pack(tiny(), S)
 
 

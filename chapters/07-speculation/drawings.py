@@ -41,7 +41,7 @@ def verify() -> Drawing:
 
     def draw() -> Figure:
         figure, ax = boxes.canvas(16, 5.4)
-        for y, label in ((0.6, "fed"), (2.45, "chosen after it"), (3.65, "guessed"), (4.85, "the row's text")):
+        for y, label in ((0.6, "fed"), (2.45, "chosen after it"), (3.65, "guessed"), (4.85, "the new text")):
             boxes.write(ax, (0.2, y), label, size=10.5)
         boxes.box(ax, (9.2, 1.5), (12.8, 0.56), "one step of the model")
         for at, (token, new, guess) in enumerate(zip(fed, chosen, guessed, strict=True)):
@@ -56,7 +56,7 @@ def verify() -> Drawing:
             boxes.filled(ax, (x - 1.1, 3.35), (2.2, 0.6), color)
             boxes.write(ax, (x, 3.65), guess, None if own else MUTED, 10, "center")
             if own:
-                boxes.write(ax, (x, 3.05), "equal" if new == guess else "not equal: the run ends", color, 9, "center")
+                boxes.write(ax, (x, 3.05), "equal" if new == guess else "not equal: stop here", color, 9, "center")
                 boxes.filled(ax, (x - 1.1, 4.55), (2.2, 0.6), RIGHT)
                 boxes.write(ax, (x, 4.85), new, size=10, align="center")
             else:
@@ -66,8 +66,8 @@ def verify() -> Drawing:
     alt = (
         f"One step is fed the newest token and {len(step.drafts)} guesses, {', '.join(fed[1:])}, and chooses a token "
         f"after each: {', '.join(chosen)}. Each choice is compared with the guess in its place. {kept - 1} of the "
-        f"guesses {'is' if kept == 2 else 'are'} right, so the row keeps {', '.join(chosen[:kept])}; what was chosen "
-        "after the wrong guess is dropped."
+        f"guesses {'is' if kept == 2 else 'are'} right, so the sequence keeps {', '.join(chosen[:kept])}; what was "
+        "chosen after the wrong guess is dropped."
     ).replace('"', "'")
     rows = tuple((a, b, "yes" if at < kept else "no") for at, (a, b) in enumerate(zip(fed, chosen, strict=True)))
     return Drawing("07-speculation/verify", "Guesses, verified in one step", alt, ("fed", "chosen after it", "kept"),
@@ -83,14 +83,14 @@ def price() -> Drawing:
         figure = Figure(figsize=(WIDTH, 3.9), layout=None)
         ax = figure.subplots()
         grid = [n / 100 for n in range(101)]
-        ax.plot((0, 1), (0, 1), color=MUTED, linewidth=1.3, label="as good as the textbook")
+        ax.plot((0, 1), (0, 1), color=MUTED, linewidth=1.3, label="as good as rejection sampling")
         ax.plot(grid, [a / (2 - a) for a in grid], color=MUTED, linestyle=":", linewidth=1.5, label="never below this")
         for n, color, marker in zip(layers, (PEERS[0], ACCENT), ("s", "o"), strict=True):
             ax.plot(*zip(*found[n], strict=True), color=color, marker=marker, markersize=5, linestyle="none", alpha=0.7,
                     label=f"drafts by the first {n} of 12 layers")  # fmt: skip
         ax.set_xlim(0, 1.005)
         ax.set_ylim(0, 1.005)
-        ax.set_xlabel("accepted by rejection sampling, 1 - total variation")
+        ax.set_xlabel("accepted by rejection sampling")
         ax.set_ylabel("accepted with the same noise")
         ax.legend(loc="upper left")
         figure.subplots_adjust(left=0.085, right=0.985, top=0.97, bottom=0.135)
@@ -127,13 +127,13 @@ def expected() -> Drawing:
                 found = [measured.case(measured.XL, rows, alpha, k).tokens_a_step for k in drafts]
                 left.plot(drafts, found, color=colors[alpha], marker=marker, markersize=7, linestyle="none",
                           markerfacecolor=fill, markeredgewidth=1.5, zorder=5)  # fmt: skip
-        names = f"{rows_[0]} row", f"{rows_[-1]} rows, until the last ends"
+        names = f"{rows_[0]} sequence", f"{rows_[-1]} sequences, until the last ends"
         for marker, fill, name in zip(("o", "v"), (TEXT, GROUND), names, strict=True):
             left.plot([], [], color=TEXT, marker=marker, markerfacecolor=fill, linestyle="none", label=name)
         left.plot([], [], color=TEXT, linewidth=1.8, label="the formula")
         left.legend(loc="upper left")
-        left.set_title("tokens a step, by guesses and alpha")
-        left.set_xlabel("k, guesses of a step")
+        left.set_title("tokens a step, by drafts and α")
+        left.set_xlabel("k, drafts of a sequence in a step")
         left.set_xlim(0, drafts[-1] + 1.3)
         left.set_ylim(0, 7.6)
         for model, color, marker in ((measured.XL, ACCENT, "o"), (measured.GPT2, PEERS[0], "s")):
@@ -147,8 +147,8 @@ def expected() -> Drawing:
         right.set_xscale("log", base=2)
         right.set_xticks(rows_, [str(rows) for rows in rows_])
         right.set_ylim(0, 4.2)
-        right.set_xlabel("rows")
-        right.set_title(f"speed, {most} guesses, alpha {alpha_right:g}")
+        right.set_xlabel("sequences")
+        right.set_title(f"speed, {most} drafts, α = {alpha_right:g}")
         right.legend(loc="lower left")
         figure.subplots_adjust(left=0.055, right=0.985, top=0.92, bottom=0.125, wspace=0.14)
         return figure
@@ -159,20 +159,20 @@ def expected() -> Drawing:
         for model in (measured.XL, measured.GPT2) for rows in rows_ for alpha in alphas for k in drafts
     )  # fmt: skip
     told = "; ".join(
-        f"alpha {a} and {k} guesses: {f} by the formula, {t} measured"
+        f"α {a} and {k} drafts: {f} by the formula, {t} measured"
         for name, rows, a, k, f, t, _ in cells if (name, rows) == ("gpt2-xl", str(rows_[0]))
     )  # fmt: skip
     speeds = "; ".join(
         f"{model.removeprefix('random:')} "
-        + ", ".join(f"{measured.case(model, rows, alpha_right, most).gain:.2f} at {rows} rows" for rows in rows_)
+        + ", ".join(f"{measured.case(model, rows, alpha_right, most).gain:.2f} at {rows}" for rows in rows_)
         for model in (measured.XL, measured.GPT2)
     )
     alt = (
-        "Left, tokens a step by guesses and acceptance, the formula as lines and measured ones as points. One row of "
-        f"gpt2-xl: {told}. Right, speed over plain decoding with {most} guesses at alpha {alpha_right:g}, against "
-        f"rows: {speeds}."
+        "Left, tokens a step by drafts and acceptance rate, the formula as lines and measured ones as points. One "
+        f"sequence of gpt2-xl: {told}. Right, speed over plain decoding with {most} drafts at α = {alpha_right:g}, by "
+        f"number of sequences: {speeds}."
     )
-    header = ("model", "rows", "alpha", "guesses", "formula", "tokens a step", "speed over plain")
+    header = ("model", "sequences", "α", "drafts", "formula", "tokens a step", "speed over plain")
     return Drawing("07-speculation/expected", "Tokens a step, and what they are in speed", alt, header, cells, draw)
 
 
@@ -184,9 +184,9 @@ def places() -> Drawing:
     begin = made.prompt + sum(len(one.kept) for one in made.steps[1:number])  # tokens in the cache ahead of the step
     newest = made.ids[begin]
     texts = [
-        ("ahead of the step", [], []),
-        ("it writes", [newest, *step.drafts], [newest, *step.drafts[: len(step.kept) - 1]]),
-        ("the next one writes", [newest, *step.drafts], [newest, *step.kept, *after.drafts]),
+        ("before the step", [], []),
+        ("after the step", [newest, *step.drafts], [newest, *step.drafts[: len(step.kept) - 1]]),
+        ("after the next", [newest, *step.drafts], [newest, *step.kept, *after.drafts]),
     ]
     columns = 3 + max(1 + len(step.drafts), len(step.kept) + 1 + len(after.drafts))
 
@@ -197,8 +197,8 @@ def places() -> Drawing:
 
     words = [example.word(token) for token in [newest, *step.drafts]]
     alt = (
-        f"Slots of a row from position {begin - 3} on. A step writes {', '.join(words)} at positions {begin} to "
-        f"{begin + len(step.drafts)}; right guesses: {len(step.kept) - 1}; so the row's text in the cache ends with "
+        f"Slots of a sequence from position {begin - 3} on. A step writes {', '.join(words)} at positions {begin} to "
+        f"{begin + len(step.drafts)}; right guesses: {len(step.kept) - 1}; so its text in the cache ends with "
         f"position {begin + len(step.kept) - 1}. The next step writes over what follows."
     ).replace('"', "'")
     rows = tuple((str(begin + at), word, "yes" if at < len(step.kept) else "no") for at, word in enumerate(words))
@@ -224,12 +224,12 @@ def _slots(ax: Axes, texts: Any, old: list[int], begin: int, columns: int, kept:
             boxes.filled(ax, (x + 0.04, y), (width - 0.08, 0.7), color)
             if token is not None:
                 boxes.write(ax, (x + width / 2, y + 0.35), example.word(token), MUTED if wrong else None, 9, "center")
-    boxes.write(ax, (3.2, 4.75), "grey: before; green: right, of the text; orange: rejected, hidden by its position; "
+    boxes.write(ax, (3.2, 4.75), "gray: before; green: right; orange: rejected, never read; "
                 "blue: the next step's", MUTED, 9)  # fmt: skip
 
 
 def shown() -> Drawing:
-    """A text whose tokens have the colour of the step that they came from."""
+    """A text whose tokens have the color of the step that they came from."""
     made = example.text()
     parts = [[run.decode([token]).replace("\n", "↵") for token in step.kept] for step in made.steps]
     lines, told = _lines(parts)
@@ -245,15 +245,15 @@ def shown() -> Drawing:
                     ax.text(1.5 + x + at, y, letter, ha="center", va="center", fontsize=10.5, color=color,
                             family="DejaVu Sans Mono")  # fmt: skip
         y = 1.6 + 3.1 * len(lines)
-        boxes.write(ax, (1, y), f"{told['tokens']} tokens in {told['steps']} steps; a colour is one step", MUTED, 9.5)
+        boxes.write(ax, (1, y), f"{told['tokens']} tokens in {told['steps']} steps; one color is one step", MUTED, 9.5)
         return figure
 
     alt = (
-        f"A text of {told['tokens']} tokens in two alternating colours, one a step. There are {told['steps']} "
-        f"steps: the first ones bring a token each, and later ones up to {told['most']}, once the text repeats itself."
+        f"A text of {told['tokens']} tokens in two alternating colors, one for each step. There are {told['steps']} "
+        f"steps: the first ones give a token each, and later ones up to {told['most']}, once the text repeats itself."
     )
     rows = tuple((str(at), "".join(part), str(len(part))) for at, part in enumerate(parts))
-    header = ("step", "what it brought", "tokens")
+    header = ("step", "what it gave", "tokens")
     return Drawing("07-speculation/shown", "A text by its steps", alt, header, rows, draw)
 
 

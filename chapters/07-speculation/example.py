@@ -53,19 +53,19 @@ def verified() -> None:
         for at, token in enumerate(step.chosen):
             after = word(step.drafts[at - 1]) if at else "the newest"
             guess = word(step.drafts[at]) if at < len(step.drafts) else "-"
-            note = "" if at < len(step.kept) else "   dropped: it follows a wrong guess"
+            note = "" if at < len(step.kept) else "   dropped"
             print(f"{after:14}{guess:14}{word(token):14}{note}".rstrip())
         print(f"{len(step.drafts)} guesses, {len(step.kept) - 1} right, {len(step.kept)} tokens\n")
 
 
 def steps() -> None:
-    """What small.py prints: a bar ahead of what each step gave."""
+    """What small.py prints, cut short: a bar ahead of what each step gave."""
     small = load(here / "small.py")
-    for heat in (0.0, 0.8):
+    for heat, lines in ((0.0, 2), (0.8, 1)):
         plain, drafted = ([*map(run.decode, small.generate(run.encode("The fox"), 60, k, heat))] for k in (0, 4))
         same = "".join(plain) == "".join(drafted)
         print(f"{len(plain) - 1} steps, and {len(drafted) - 1} with guesses; the same text: {same}")
-        print(textwrap.fill("|".join(drafted).replace("\n", "\\n"), 96), end="\n\n")
+        print(*textwrap.wrap("|".join(drafted).replace("\n", "\\n"), 96)[:lines], sep="\n", end=" ...\n\n")
 
 
 def heart() -> None:
@@ -86,11 +86,12 @@ def _cells(row: Tensor) -> str:
 
 
 def same() -> None:
-    """A sampled text without drafts, with them, and with them and the wrong noise."""
-    run.show("no drafts", str(text("Plain", run.HEAT)))
-    run.show("drafts", str(text(heat=run.HEAT)))
+    """A sampled text, which is the same without drafts and with them, and one with drafts and the wrong noise."""
+    plain, drafted = text("Plain", run.HEAT), text(heat=run.HEAT)
+    assert str(plain) == str(drafted)
+    run.show("without drafts or with", str(drafted))
     run.show("noise of the step", str(text("NoiseOfTheStep", run.HEAT)))
-    print(f"{len(text('Plain', run.HEAT).steps)} steps without drafts, {len(text(heat=run.HEAT).steps)} with them")
+    print(f"{len(plain.steps)} steps without drafts, {len(drafted.steps)} with them")
 
 
 def pair() -> tuple[Tensor, Tensor]:
@@ -166,12 +167,12 @@ def pairs(layers: int) -> list[tuple[Tensor, Tensor]]:
 
 def price() -> None:
     """How probable it is that a draft is accepted, on average over a text, by three rules."""
-    print(f"{'the drafter':30}{'textbook':>10}{'same noise':>12}{'own noise':>11}{'worst case of the same noise':>31}")
-    for layers in (11, 10, 8):
+    print(f"{'the drafter':30}{'rejection':>10}{'same noise':>12}{'own noise':>11}{'same noise, at least':>23}")
+    for layers in (11, 8):
         found = pairs(layers)
         rules = (textbook, shared, lambda p, q: float(p @ q), lambda p, q: textbook(p, q) / (2 - textbook(p, q)))
         best, alike, own, bound = (mean(rule(p, q) for p, q in found) for rule in rules)
-        print(f"{f'the first {layers} of 12 layers':30}{best:>10.3f}{alike:>12.3f}{own:>11.3f}{bound:>31.3f}")
+        print(f"{f'the first {layers} of 12 layers':30}{best:>10.3f}{alike:>12.3f}{own:>11.3f}{bound:>23.3f}")
     point = [(p, q == q.max()) for p, q in pairs(10)]  # as a look-up: a token, and no distribution
     certain = mean(float(p[q].sum()) for p, q in point)
     print(f"{'the likeliest of ten layers':30}{certain:>10.3f}{certain:>12.3f}{certain:>11.3f}")
@@ -218,26 +219,8 @@ def models() -> None:
 
 def rejected() -> None:
     """The running example, and the same where rejected tokens stay in the cache."""
-    run.show("written over", str(text()))
-    run.show("left where they are", str(text("RejectedKept")))
-
-
-def places() -> None:
-    """Some steps: the row's tokens ahead of it, how many the step feeds, and how many of them count afterwards."""
-    made = text(heat=run.HEAT)
-    print(f"{'in the cache':>12}{'fed':>6}{'written at':>14}{'right':>8}{'in the cache then':>20}")
-    at = made.prompt
-    for step in made.steps[1:]:
-        count = 1 + len(step.drafts)
-        if shown_place(step):
-            slots = f"{at} to {at + count - 1}"
-            print(f"{at:>12}{count:>6}{slots:>14}{len(step.kept) - 1:>8}{at + len(step.kept):>20}")
-        at += len(step.kept)
-
-
-def shown_place(step: Any) -> bool:
-    """Whether `places` has a line of this step: some of its drafts were right and others wrong, or all four right."""
-    return 1 < len(step.kept) <= len(step.drafts) or len(step.kept) == 5
+    run.show("overwritten", str(text()))
+    run.show("left in the cache", str(text("RejectedKept")))
 
 
 def without_gain(layers: int) -> float:
@@ -250,8 +233,8 @@ def stops() -> None:
     """A text that ends with a token from the middle of an accepted run."""
     stop = inside()
     print(f"the text ends with {word(stop)}")
-    run.show("asked of each token", str(text(stops=(stop,))))
-    run.show("of a step's last one", str(text("LastAlone", stops=(stop,))))
+    run.show("every token checked", str(text(stops=(stop,))))
+    run.show("only a step's last", str(text("LastAlone", stops=(stop,))))
 
 
 def inside() -> int:
@@ -282,8 +265,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     **measured.NUMBERS,
     "heat": lambda: f"{run.HEAT}",
     "seed": lambda: f"{run.SEED}",
-    "places shown": lambda: str(sum(map(shown_place, text(heat=run.HEAT).steps[1:]))),
-    "places": lambda: str(len(text(heat=run.HEAT).steps)),
     "eleven layers": lambda: f"{without_gain(11):.2f}×",
     "eight layers": lambda: f"{without_gain(8):.2f}×",
 }

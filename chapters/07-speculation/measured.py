@@ -18,7 +18,7 @@ from typing import Any
 from nanobench.micro.speculation import Forced, SpeculationReport
 from nanobench.micro.speculation_texts import Drafted, SpeculationTextsReport
 from nanobench.report.values import factor
-from nanoinfer.speculate.pays import GAIN, PRICE, Pays
+from nanoinfer.speculate.pays import GAIN, PRICE, RATE, Pays
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NAME = "h200-speculation"
@@ -83,11 +83,11 @@ def step_cost(model: str, rows: int, drafts: int) -> float:
 
 
 def room() -> None:
-    """What a step takes whose rows bring their drafts besides."""
+    """Time of a step by how many tokens each sequence is fed, over a plain step's."""
     fewest, most = rows_measured()[0], rows_measured()[-1]
-    print(f"{'tokens that a row brings':26}{1:>9}", *(f"{1 + k:>9}" for k in drafts_measured()), sep="")
+    print(f"{'tokens of each sequence':26}{1:>9}", *(f"{1 + k:>9}" for k in drafts_measured()), sep="")
     for model, rows in ((XL, fewest), (XL, most), (GPT2, fewest), (GPT2, most)):
-        name = f"{model.removeprefix('random:')}, {rows} row{'s' * (rows > 1)}"
+        name = f"{model.removeprefix('random:')}, {rows} sequence{'s' * (rows > 1)}"
         costs = [factor(step_cost(model, rows, k)) for k in drafts_measured()]
         print(f"{name:26}{factor(1):>9}", *(f"{cost:>9}" for cost in costs), sep="")
 
@@ -95,11 +95,12 @@ def room() -> None:
 def loses() -> None:
     """Speed over plain decoding, by rows, for the best and the worst drafts that were measured."""
     alphas = alphas_measured()
-    print(f"{'':10}{'rows':>5}", *(f"{f'{alpha:.0%} right, {k} drafts':>22}" for alpha, k in _corners(alphas)), sep="")
+    titles = [f"{f'{alpha:.0%} right, {k} drafts':>22}" for alpha, k in _corners(alphas)]
+    print(f"{'':10}{'sequences':>10}", *titles, sep="")
     for model in (XL, GPT2):
         for rows in rows_measured():
             gains = [factor(case(model, rows, alpha, k).gain) for alpha, k in _corners(alphas)]
-            print(f"{model.removeprefix('random:'):10}{rows:>5}", *(f"{gain:>22}" for gain in gains), sep="")
+            print(f"{model.removeprefix('random:'):10}{rows:>10}", *(f"{gain:>22}" for gain in gains), sep="")
 
 
 def _corners(alphas: list[float]) -> list[tuple[float, int]]:
@@ -111,24 +112,24 @@ def adaptive() -> None:
     """The same drafts, all of them brought and as many as pay."""
     alpha, most = alphas_measured()[0], drafts_measured()[-1]
     title = f"{most} drafts, always"
-    print(f"{f'{alpha:.0%} right':10}{'rows':>5}{title:>22}{'as many as pay':>18}{'tokens a step':>18}")
+    print(f"{f'{alpha:.0%} right':10}{'sequences':>10}{title:>22}{'as many as pay':>18}{'tokens a step':>18}")
     for model in (XL, GPT2):
         for rows in rows_measured():
             always, fewer = (case(model, rows, alpha, most, adapts) for adapts in (False, True))
-            print(f"{model.removeprefix('random:'):10}{rows:>5}{factor(always.gain):>22}{factor(fewer.gain):>18}"
+            print(f"{model.removeprefix('random:'):10}{rows:>10}{factor(always.gain):>22}{factor(fewer.gain):>18}"
                   f"{fewer.tokens_a_step:>18.2f}")  # fmt: skip
 
 
 def texts() -> None:
     """Prompt lookup for what the small model writes, over plain decoding, and a peer's over the peer's own."""
-    print(f"{'':24}{'rows':>5}{'as many as pay':>18}{'tokens a step':>16}{'transformers':>15}")
+    print(f"{'':24}{'sequences':>10}{'as many as pay':>18}{'tokens a step':>16}{'transformers':>15}")
     for kind, temperature in TEXTS:
         for one in written(kind, temperature):
             name = f"{one.text}, {'sampled' if temperature else 'greedy'}"
             peers = [each.gain for each in texts_report().cases if each.system == "transformers"
                      and (each.text, each.temperature, each.rows) == (kind, temperature, one.rows)]  # fmt: skip
             peer = factor(peers[0]) if peers else "-"
-            print(f"{name:24}{one.rows:>5}{factor(one.gain):>18}{one.tokens_a_step:>16.2f}{peer:>15}")
+            print(f"{name:24}{one.rows:>10}{factor(one.gain):>18}{one.tokens_a_step:>16.2f}{peer:>15}")
 
 
 def written(kind: str, temperature: float) -> list[Drafted]:
@@ -184,6 +185,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "scatter": lambda: f"{stdev(simulated(0.9, 8, False)) / case(XL, 1, 0.9, 8).formula:.0%}",
     "new tokens": lambda: str(report().new_tokens),
     "price": lambda: str(PRICE),
+    "rate": lambda: f"{RATE:.0%}",
     "at the price": lambda: str(most_at(0.6)),
     "fourth": lambda: f"{0.6**4:.2f}",
     "ceiling": lambda: f"{sum(0.6**n for n in range(1 + most_at(0.6))):.2f}",
@@ -192,7 +194,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "all eight": lambda: f"{case(XL, 1, 0.6, 8).tokens_a_step:.2f}",
     "draft at one": lambda: f"{(step_cost(XL, 1, 8) - 1) / 8:.3f}",
     "draft at most": lambda: f"{(step_cost(GPT2, rows_measured()[-1], 2) - 1) / 2:.2f}",
-    "least": lambda: f"{GAIN}×",
+    "least": lambda: str(GAIN),
     "texts best": lambda: factor(written("repeating", 0.0)[0].gain),
     "texts lowest": lambda: factor(min(one.gain for one in texts_report().cases)),
     "texts turns": lambda: str(len(texts_report().cases[0].plain.samples)),

@@ -24,7 +24,7 @@ from nanoinfer.model.config import PRESETS
 from nanoinfer.parallel.batch import open_job, request_maker
 from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.leader import LeadingEngine, RankEngine
-from nanoinfer.parallel.replica_loop import ReplicaLoop
+from nanoinfer.parallel.replicas import ReplicaLoop
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
 

@@ -98,12 +98,12 @@ class PagedCache(NoCache):
         return choose_splits(rows, self.k.shape[2], self.max_len)
 
 
-def choose_splits(rows: int, heads: int, longest: int) -> int:
+def choose_splits(rows: int, heads: int, max_len: int) -> int:
     """Return into how many parts the kernel cuts each context: a power of two.
 
     More parts than programs that a GPU can run at once only make partial results to join, and so do parts of less than
-    one tile of a text of `longest` tokens.
+    one tile of a text of `max_len` tokens.
     """
-    tiles = -(-longest // SPLIT_TOKENS)
+    tiles = -(-max_len // SPLIT_TOKENS)
     wanted = min(MAX_SPLITS, PROGRAMS // (rows * heads), tiles)
     return 1 << max(0, wanted.bit_length() - 1)

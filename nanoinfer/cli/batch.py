@@ -85,9 +85,10 @@ def batch(
         with bar:
             if missing and workers is not None:
                 with needing("batch --workers", "ray"):
+                    from nanoinfer.llm import LLM
                     from nanoinfer.parallel.ray_batch import run_on_ray
 
-                    run_on_ray(job, missing, model.model, model.settings, workers, on_done)
+                    run_on_ray(LLM, job, missing, model.model, model.settings, workers, on_done)
             elif missing:
                 with here.load() as llm, refusing():
                     run_here(job, missing, llm, on_done)

@@ -13,7 +13,6 @@ from nanoinfer.cli.options import BATCH, Group, ModelOptions, derived, with_opti
 from nanoinfer.cli.plugins import needing
 from nanoinfer.cli.terminal import remark
 from nanoinfer.serve.config import BOUNDS, KEY_VARIABLE, ServeConfig, is_loopback
-from nanoinfer.serve.processes import kill_all
 
 placed = partial(derived, ServeConfig, rich_help_panel="Server")
 SERVER = Group(
@@ -66,20 +65,17 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     ended = None if cause is None else explained(cause)
     if ended:
         remark(f"nanoinfer: {'the engine has died: ' * (ended.code == 1)}{ended}")
-    # End now, and leave no process behind: a thread that still loads a model would be waited for.
-    kill_all()
+    # End now: a thread that still loads a model would be waited for.
     sys.stderr.flush()
     os._exit(ended.code if ended else 0)
 
 
 def load(model: ModelOptions, replicas: int) -> Any:
     """The engine, in a process of its own, or several; it returns when the model is loaded."""
-    from nanoinfer.async_llm import AsyncLLM
-    from nanoinfer.serve.engine_process import ProcessLLM
+    from nanoinfer.remote.llm import ProcessLLM
 
-    make: Any = ProcessLLM if replicas == 1 else partial(AsyncLLM, replicas=replicas)
     with refusing():
-        return make(model.model, **model.settings)
+        return ProcessLLM(model.model, replicas=replicas, **model.settings)
 
 
 def add_watch(server: ServeConfig, app: Any, llm: Any) -> None:

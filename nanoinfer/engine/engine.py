@@ -18,6 +18,8 @@ from nanoinfer.engine.sampling import Choices, sample_filtered
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.records import FinishReason, Request, SamplingParams
+from nanoinfer.text.stop import TextStream
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 
 @dataclass(eq=False)
@@ -25,7 +27,7 @@ class Sequence:
     """A request on its way: its tokens so far, and how many of them the cache holds.
 
     row: its place in the cache; -1 while it waits. tokens: the prompt's, and then the new ones. end: how many
-    tokens it may come to have.
+    tokens it may come to have. text: where its stop strings are looked for, if it has any.
     """
 
     request: Request
@@ -34,10 +36,12 @@ class Sequence:
     finish_reason: FinishReason | None = None
     tokens: list[int] = field(init=False)
     end: int = field(init=False)
+    text: TextStream | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_token_ids)
         self.end = len(self.tokens) + self.request.limit
+        self.text = TextStream(gpt2_tokenizer(), self.params.stop) if self.params.stop else None
 
     @property
     def params(self) -> SamplingParams:
@@ -144,10 +148,10 @@ class Engine:
     def take(self, s: Sequence, token: int) -> None:
         """Append a token to a sequence. One that ends here leaves."""
         s.tokens.append(token)
-        stopped, text = token in s.request.stop_ids, s.request.text
-        if text and not stopped:
-            text.push(token)
-            stopped = text.stopped
+        stopped = token in s.request.stop_ids
+        if s.text and not stopped:
+            s.text.push(token)
+            stopped = s.text.stopped
         if stopped or len(s.tokens) == s.end:
             s.finish_reason = "stop" if stopped else "length"
             self.leave(s)

@@ -36,9 +36,9 @@ class LateEngine(DeviceEngine):
         if work := self.schedule():
             step = self.pack(work)
             self.in_flight.append(InFlight(work, self.places(work, step), self.fetch(step)))
-            for s in [s for s, _, _ in work if s.cached + 1 >= s.end]:
+            for s in [s for s, _, _ in work if s.cached + 1 >= s.end]:  # whose last token is on its way
                 self.leave(s)
-        lag = self.lag if work and super().busy else 0  # else a sequence waits for these tokens
+        lag = self.lag if work and super().busy else 0  # nothing to launch meanwhile: wait for what is on its way
         if not self.in_flight or (len(self.in_flight) <= lag and not self.in_flight[0].tokens.arrived):
             return []
         work, places, tokens = self.in_flight.popleft()

@@ -107,6 +107,10 @@ class EngineLoop:
         if not self.closed:
             self._observers.append(Recorder(self.core, post, texts) if post else None)
 
+    def set_pace(self, seconds: float) -> None:
+        """From now on, let so many seconds go by from the beginning of a step to that of the next, at least."""
+        self.pace = seconds
+
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""

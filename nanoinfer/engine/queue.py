@@ -52,7 +52,7 @@ class Queued(Sequence):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.end += self.request.limit == 0  # as if one token came, which is not kept
-        self.stop_ids, self.watched = self.request.stop_ids, self.every_token or self.request.text is not None
+        self.stop_ids, self.watched = self.request.stop_ids, self.every_token or self.text is not None
 
     @property
     def params(self) -> SamplingParams:
@@ -132,6 +132,8 @@ class QueueEngine(Engine):
         self.check(request)
         s = self.sequence(request, listener, every_token, time.perf_counter() if asked is None else asked)
         s.tokens += known
+        if s.text:
+            s.text.extend(known)
         s.times += [s.asked] * len(known)
         self.inbox.append(s)
         return s

@@ -105,7 +105,7 @@ class FusedForward:
     def decode(self, rows: int, longest: int, sampler: Sampler) -> Tensor:
         state, plan = self.state.at(slice(0, rows)), self._plan(rows)
         self._hidden(plan, rows, state)
-        fused = sampler in (sampling.sample, unfiltered)
+        fused = sampler is sampling.sample
         programs = self._head(plan, rows, state, keep=not fused)
         if not fused:
             return advance(state, sampler(self.logits[:rows, : self.model.config.vocab_size], state))
@@ -195,8 +195,3 @@ def _fitting(cut: Cut, inner: int) -> Cut:
     """The cut for a matrix of that inner side: a warp keeps 16 numbers of a run, the fewest a matrix unit takes."""
     run = min(cut.run, max(64, triton.next_power_of_2(inner)))
     return Cut(cut.columns, run, min(cut.warps, run // 16))
-
-
-def unfiltered(logits: Tensor, rows: BatchState) -> Tensor:
-    """`sampling.sample`, for rows that are known to have no filters: a kernel that chooses for itself may know none."""
-    return sampling.sample(logits, rows)

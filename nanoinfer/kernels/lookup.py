@@ -30,7 +30,8 @@ def _look_up_kernel(
     number = tl.arange(0, K)
     since = best % T
     places = since + 1 + number % tl.maximum(end - since, 1)
-    token = tl.load(text + places, mask=best >= T, other=NONE)
+    # Not `& (best >= T)`: Triton 3.9's interpreter makes no mask of a vector and a single truth.
+    token = tl.load(text + places, mask=number < tl.where(best >= T, k, 0), other=NONE)
     tl.store(drafts + tl.program_id(0) * k + number, token, mask=number < k)
 
 

@@ -124,7 +124,7 @@ def _best(logits, ids, n, V, lowest, temperature, seed, step, TILE: tl.constexpr
     best_id = tl.zeros((TILE,), dtype=tl.int32)
     for start in tl.range(0, n, TILE, loop_unroll_factor=UNROLL):
         at = start + tl.arange(0, TILE)
-        token = tl.load(ids + at, mask=(at < n) & (n < V), other=at)
+        token = tl.load(ids + at, mask=at < tl.where(n < V, n, 0), other=at)
         logit = _read(logits, n, start, TILE)
         score = logit
         if temperature > 0:

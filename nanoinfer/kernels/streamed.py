@@ -19,6 +19,7 @@ from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import advance
 from nanoinfer.kernels import few_rows
 from nanoinfer.kernels.few_rows import begin, wait
+from nanoinfer.kernels.fused import keep_and_norm
 from nanoinfer.kernels.fused_forward import MAX_ROWS as FEW
 from nanoinfer.kernels.fused_forward import PLANS, FusedForward
 from nanoinfer.kernels.paged_attention import attend_pages
@@ -60,12 +61,7 @@ def add_norm_kernel(
     total = tl.load(x + b * C + c, mask=real, other=0.0).to(tl.float32)
     for part in tl.static_range(PARTS):  # in order, so that the sum has the same bits every time
         total += tl.load(parts + (part * most + b) * C + c, mask=real, other=0.0)
-    total = total.to(x.dtype.element_ty)
-    tl.store(x + b * C + c, total, mask=real)
-    total = total.to(tl.float32)
-    centred = tl.where(real, total - tl.sum(total, 0) / C, 0.0)
-    normed = centred * tl.rsqrt(tl.sum(centred * centred, 0) / C + eps) * gains + shifts
-    tl.store(h + b * C + c, normed.to(h.dtype.element_ty), mask=real)
+    keep_and_norm(total, x, h, gains, shifts, b, c, eps, C)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -85,7 +81,7 @@ def product_kernel(
     m = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     split, k = tl.program_id(2), tl.arange(0, RUN)
     each: tl.constexpr = ((K + RUN - 1) // RUN + SPLITS - 1) // SPLITS * RUN
-    added = tl.load(bias + n, mask=(n < N) & (split == 0), other=0.0).to(tl.float32)
+    added = tl.load(bias + n, mask=n < tl.where(split == 0, N, 0), other=0.0).to(tl.float32)
     real, columns = (m < B)[:, None], (n < N)[:, None]
     x_at, weight_at = h + m[:, None] * K + k[None, :], weight + n.to(tl.int64)[:, None] * K + k[None, :]
     wait(EARLY)

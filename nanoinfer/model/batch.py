@@ -27,7 +27,7 @@ class Batch:
 
     @classmethod
     def of(cls, work: Sequence[Work], device: torch.device) -> Batch:
-        """Put the tokens of some work into one tensor, which is copied to the device at once."""
+        """Put the tokens of some work side by side, in one copy to the device."""
         ids: list[int] = []
         positions: list[int] = []
         rows: list[int] = []
@@ -37,8 +37,9 @@ class Batch:
             positions += range(start, start + count)
             rows += [s.row] * count
             starts.append(len(ids))
-        packed = torch.tensor([*ids, *positions, *rows, *starts], device=device)
-        token_ids, at, of, begins = torch.split(packed, [len(ids)] * 3 + [len(starts)])
+        sizes = [len(ids)] * 3 + [len(starts)]
+        numbers = torch.tensor([*ids, *positions, *rows, *starts], device=device)
+        token_ids, at, of, begins = torch.split(numbers, sizes)
         return cls(token_ids, at, of, begins, max(n for _, _, n in work), max(n for _, n, _ in work))
 
     @property

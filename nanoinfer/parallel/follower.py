@@ -1,51 +1,48 @@
 """A rank's process: it makes its part of an `LLM`, and then does what the first rank says. Chapter 8.
 
-It ends with the first rank, whatever runs here at that moment: a thread reads the orders, and the pipe's end is the
-end. Where something fails here, the first rank is told before this process ends.
+It ends with the first rank, whatever runs here at that moment: a thread reads the orders, and their end is the end.
+Where something fails here, the first rank is told before this process ends.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import fields
-from importlib import import_module
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from nanoinfer.parallel.processes import Raised
 from nanoinfer.parallel.ranks import HERE, Start
-from nanoinfer.serve.processes import Raised, pipes
 
 if TYPE_CHECKING:
     from nanoinfer.llm import LLM
 
 
-def main() -> None:
+def main(connection: Connection) -> None:
     """The process."""
-    given, taken = pipes()
-    source, news = Connection(given, writable=False), Connection(taken, readable=False)
     orders: SimpleQueue[Any] = SimpleQueue()
-    Thread(target=_read, args=(source, orders), daemon=True).start()
+    Thread(target=_read, args=(connection, orders), daemon=True).start()
     try:
-        follow(orders, news)
+        follow(orders, connection)
     except BaseException as error:
-        news.send(Raised.of(error))
+        connection.send(Raised.of(error))
         sys.stderr.flush()
         os._exit(1)
 
 
-def _read(source: Connection, orders: SimpleQueue[Any]) -> None:
+def _read(connection: Connection, orders: SimpleQueue[Any]) -> None:
     """Until there are no more: then the first rank has ended, and nobody will hear of what runs here."""
-    try:
-        while True:
-            orders.put(source.recv())
-    except (EOFError, OSError):
-        os._exit(0)
+    with suppress(EOFError, OSError):
+        while order := connection.recv():
+            orders.put(order)
+    os._exit(0)
 
 
-def follow(orders: SimpleQueue[Any], news: Connection) -> None:
+def follow(orders: SimpleQueue[Any], first: Connection) -> None:
     """Make this rank's part, and obey for ever."""
     start: Start = orders.get()
     import torch
@@ -54,15 +51,13 @@ def follow(orders: SimpleQueue[Any], news: Connection) -> None:
     from nanoinfer.devices import choose_device
     from nanoinfer.parallel.rank import HOST, Rank, join
 
-    news.send(HERE)
+    first.send(HERE)
     config = start.config
     store: Any = dist.TCPStore(HOST, start.port, None, False)  # type: ignore[attr-defined]
     rank = join(store, start.rank, config.tensor_parallel, choose_device(config.device))
     torch.set_num_threads(rank.threads(config.threads))
 
-    kind: Any = import_module("nanoinfer.llm").LLM  # by name: what it holds is a rank of this package
-
-    class OneOfSeveral(kind):  # type: ignore[misc]
+    class OneOfSeveral(start.kind):  # type: ignore[name-defined, misc]
         def _join(self, *_: Any) -> Rank:
             return rank
 

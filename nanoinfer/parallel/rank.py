@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed
 
-from nanoinfer.config import EngineConfig, Recipe
 from nanoinfer.engine.penalties import AllSamplers
 from nanoinfer.engine.samplers import Samplers
-from nanoinfer.model.files import model_config
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
+from nanoinfer.model.weights import open_model
 from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
 from nanoinfer.parallel.leader import LeadingEngine, RankEngine
 from nanoinfer.parallel.naive import LeadingNaive, NaiveRank
@@ -31,7 +30,9 @@ from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
 
 if TYPE_CHECKING:
+    from nanoinfer.config import EngineConfig, Recipe
     from nanoinfer.engine.loop import EngineLoop
+    from nanoinfer.llm import LLM
     from nanoinfer.parallel.group import Group
 
 dist: Any = torch.distributed  # its types leave half of its names out
@@ -118,8 +119,10 @@ class Rank:
         return AllSamplers(*joined.samplers(), JoinedPenaltySampler(max_batch, model, joined))
 
 
-def lead(config: EngineConfig, model: str | Path | GPT2, revision: str | None, device: torch.device) -> Rank:
-    """Start the other ranks and be the first. ValueError where there are too few devices or heads."""
+def lead(
+    kind: type[LLM], config: EngineConfig, model: str | Path | GPT2, revision: str | None, device: torch.device
+) -> Rank:
+    """Start the other ranks, which make a `kind` too, and be the first. ValueError: too few devices or heads."""
     size = config.tensor_parallel
     if isinstance(model, GPT2):
         raise ValueError("model must be a name or a path where tensor_parallel is given: every rank loads its own part")
@@ -128,13 +131,14 @@ def lead(config: EngineConfig, model: str | Path | GPT2, revision: str | None, d
     first = device.index or 0
     if device.type == "cuda" and (count := torch.cuda.device_count()) < first + size:
         raise ValueError(f"tensor_parallel {size} needs {first + size} CUDA devices, but there are {count}")
-    whole = model_config(model, revision)
+    with open_model(model, 0, revision) as (whole, _):
+        pass
     if whole.n_head < size:
         raise ValueError(f"tensor_parallel must be at most the model's {whole.n_head} heads, not {size}")
     ranks = Ranks(size)
     try:
         store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
-        ranks.start(model, revision, config, store.port)
+        ranks.start(kind, model, revision, config, store.port)
         return join(store, 0, size, device, ranks)
     except BaseException:
         ranks.close()

@@ -1,13 +1,12 @@
 """The other ranks' processes, as the first rank sees them: told what to do, watched, and ended together. Chapter 8.
 
-Orders are plain host data, one pipe a rank, and nobody answers: what ranks compute they exchange in collectives. A
-collective that one rank has left never ends by itself. So whoever dies, fails or hangs is noticed here, and then all
+Orders are plain host data, one connection a rank, and nobody answers: what ranks compute they exchange in collectives.
+A collective that one rank has left never ends by itself. So whoever dies, fails or hangs is noticed here, and then all
 others are killed; that ends the first rank's collectives too.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +15,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
-from nanoinfer.config import EngineConfig
-from nanoinfer.serve.processes import Raised, how, spawn
+from nanoinfer.parallel.processes import Raised, how, spawn
+
+if TYPE_CHECKING:
+    from nanoinfer.config import EngineConfig
+    from nanoinfer.llm import LLM
 
 LOOK = 0.25  # seconds from one look at the step that runs to the next
 STEP = 30.0  # seconds that a step may take, or a capture
@@ -30,8 +32,9 @@ CHILD = "nanoinfer.parallel.follower"
 
 @dataclass(frozen=True)
 class Start:
-    """To a rank: who it is, where it finds the others, and what to make. The first message."""
+    """To a rank: who it is, where it finds the others, and what to make: a `kind`. The first message."""
 
+    kind: type[LLM]
     rank: int
     port: int
     model: str | Path | None
@@ -53,16 +56,19 @@ class Ranks:
         self.on_failure: Callable[[BaseException], object] = lambda cause: None
         self.step_s = STEP
         self._watched: tuple[str, float] | None = None  # what runs, and since when: time.perf_counter()
-        self.processes = [spawn(CHILD) for _ in range(1, size)]
-        self._orders = [Connection(_taken(process.stdin), readable=False) for process in self.processes]
-        self._news = {Connection(_taken(p.stdout), writable=False): rank for rank, p in enumerate(self.processes, 1)}
+        spawned = [spawn(CHILD) for _ in range(1, size)]
+        self.processes = [process for process, _ in spawned]
+        self._links = [link for _, link in spawned]
+        self._news = {link: rank for rank, link in enumerate(self._links, 1)}  # that may still come
         self._lock, self._closing, self._over, self._here = Lock(), Event(), Event(), Event()
         Thread(target=self._watch, name="nanoinfer-ranks", daemon=True).start()
 
-    def start(self, model: str | Path | None, revision: str | None, config: EngineConfig, port: int) -> None:
+    def start(
+        self, kind: type[LLM], model: str | Path | None, revision: str | None, config: EngineConfig, port: int
+    ) -> None:
         """Let them begin, and wait until they can be met in collectives."""
-        for rank, orders in enumerate(self._orders, 1):
-            orders.send(Start(rank, port, model, revision, config))
+        for rank, link in enumerate(self._links, 1):
+            link.send(Start(kind, rank, port, model, revision, config))
         self._here.wait()
         self.check()
 
@@ -70,8 +76,8 @@ class Ranks:
         """All ranks are to do this, in the order of the calls. Raises what they have ended with, if they have."""
         self.check()
         try:
-            for orders in self._orders:
-                orders.send(order)
+            for link in self._links:
+                link.send(order)
         except OSError as error:
             raise self.failed(error) from error
 
@@ -103,8 +109,9 @@ class Ranks:
     def close(self) -> None:
         """End them and wait until they have. It may be called again."""
         self._closing.set()
-        for orders in self._orders:
-            orders.close()
+        for link in self._links:
+            with suppress(OSError):  # it has ended already
+                link.send(None)
         for process in self.processes:
             try:
                 process.wait(5)
@@ -154,13 +161,6 @@ class Ranks:
             if watched and now - watched[1] > self.step_s:
                 what = watched[0].replace("_", " ")
                 self._end(RuntimeError(f"no {what} has ended within {self.step_s:g} s: a rank hangs"))
-
-
-def _taken(pipe: IO[bytes] | None) -> int:
-    """The pipe's descriptor, which is the caller's from now on."""
-    assert pipe
-    with pipe:
-        return os.dup(pipe.fileno())
 
 
 def _of(rank: int, raised: Raised) -> BaseException:

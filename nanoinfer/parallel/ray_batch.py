@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanoinfer.parallel.batch import Job, Shard
 
+if TYPE_CHECKING:
+    from nanoinfer.llm import LLM
+
 
 class Worker:
-    """One engine, for the shards that come."""
+    """One engine, a `kind`, for the shards that come."""
 
-    def __init__(self, job: Job, model: str | None, settings: dict[str, Any]) -> None:
-        from nanoinfer.llm import LLM
-
-        self.job, self.llm = job, LLM(model, **settings)
+    def __init__(self, kind: type[LLM], job: Job, model: str | None, settings: dict[str, Any]) -> None:
+        self.job, self.llm = job, kind(model, **settings)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[int]]:
         """Compute the shards of a batch; its rows go on with how many tokens each shard has."""
@@ -32,6 +33,7 @@ class Worker:
 
 
 def run_on_ray(
+    kind: type[LLM],
     job: Job,
     shards: list[Shard],
     model: str | None,
@@ -39,7 +41,10 @@ def run_on_ray(
     workers: int,
     on_done: Callable[[Shard, int], None],
 ) -> None:
-    """Compute these shards with as many workers; a GPU each, where the cluster has any. on_done: as in `run_here`."""
+    """Compute these shards with as many workers, each of which makes a `kind`; a GPU each, where there are any.
+
+    on_done: as in `run_here`.
+    """
     import ray
 
     if not ray.is_initialized():
@@ -50,7 +55,7 @@ def run_on_ray(
     work = ray.data.from_items([shard._asdict() for shard in shards], override_num_blocks=len(shards))
     done = work.map_batches(
         Worker,
-        fn_constructor_args=(job, model, settings),
+        fn_constructor_args=(kind, job, model, settings),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=workers),
         num_gpus=gpus * settings.get("tensor_parallel", 1),

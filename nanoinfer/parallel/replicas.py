@@ -1,88 +1,181 @@
-"""Several engines with the same model as one `LLM`, each in a process of its own. Chapter 8."""
+"""One queue before several engines, each in a process of its own. Chapter 8.
+
+A request goes to the engine with the fewest rows; one that knows how the text begins may have a few more. An engine
+that dies is taken out, and its rows go on elsewhere behind the tokens that they have: what a row says depends on its
+prompt, parameters and seed alone, so nobody can tell. A row that has seen two engines die goes to no third.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
-from operator import attrgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from threading import RLock
+from typing import TYPE_CHECKING, Any
 
-from nanoinfer.async_llm import ServingLLM
-from nanoinfer.config import EngineConfig
-from nanoinfer.engine.stats import Stats
-from nanoinfer.parallel.replica_loop import ReplicaLoop
-from nanoinfer.serve.engine_link import Start
-from nanoinfer.serve.engine_process import RemoteLLM, sendable
+from nanoinfer.engine.stats import Gauges
 
 if TYPE_CHECKING:
+    from nanoinfer.config import EngineConfig
+    from nanoinfer.engine.loop import Mailbox
+    from nanoinfer.remote.loop import RemoteLoop, Row
     from nanoinfer.requests import Request
 
-NUMBERS = 1 << 40  # of rows, for each engine
+WORTH = 4  # rows more that an engine may have, if it knows the whole prompt
+BEGINNINGS = 1 << 14  # blocks of texts that are remembered of each engine
 
 
-class ReplicatedLLM(ServingLLM):
-    """What `LLM` and `AsyncLLM` make where `replicas` are asked for. core and model there are none in this process.
+class Beginnings:
+    """What an engine's cache may know: beginnings of the texts that it was sent last, by the names of their blocks."""
 
-    Nothing of torch is loaded here. facts: as of one engine, its rows and blocks times the number of engines.
+    def __init__(self) -> None:
+        self._known = OrderedDict[int, None]()
+
+    def share(self, names: Sequence[int]) -> float:
+        """How much of a text it may know, from 0 to 1."""
+        unknown = (n for n, name in enumerate(names) if name not in self._known)
+        return next(unknown, len(names)) / max(1, len(names))
+
+    def note(self, names: Sequence[int]) -> None:
+        for name in names:
+            self._known[name] = None
+            self._known.move_to_end(name)
+        while len(self._known) > BEGINNINGS:
+            self._known.popitem(last=False)
+
+
+def block_names(text: Sequence[int], block: int) -> list[int]:
+    """A name for each whole block of a text, by all that stands up to its end; none where the cache has no blocks."""
+    names, name = [], 0
+    for end in range(block, len(text) + 1, block) if block else ():
+        name = hash((name, *text[end - block : end]))
+        names.append(name)
+    return names
+
+
+class ReplicaLoop:
+    """As an `EngineLoop`, over those of several engines. failure and died: of the last one.
+
+    block: tokens a block of the prompts that their caches keep, or 0.
     """
 
-    loop: Any
+    def __init__(self, loops: Sequence[RemoteLoop], block: int) -> None:
+        self.loops = list(loops)  # that live
+        self.failure: BaseException | None = None
+        self.died: Future[BaseException] = Future()
+        self._every, self._block = list(loops), block
+        self._beginnings = {loop: Beginnings() for loop in loops}
+        self._sent = dict.fromkeys(loops, 0)
+        self._lock = RLock()  # requests come in any thread, and an engine's end in its own
+        for loop in loops:
+            loop.leave_behind = partial(self._go_on_elsewhere, loop)
 
-    def __init__(self, model: str | Path | None = None, *, revision: str | None = None, **settings: Any) -> None:
-        self.config, settings = sendable(model, settings)
-        each = [settings | {"replicas": 1} | device for device in devices(self.config)]
-        with ThreadPoolExecutor(len(each)) as pool:
-            starts = enumerate(Start(model, revision, one) for one in each)
-            made = [pool.submit(RemoteLLM, start, self.config.seed, n * NUMBERS) for n, start in starts]
-        if failed := next((one for one in made if one.exception()), None):
-            for one in made:
-                if not one.exception():
-                    one.result().close()
-            failed.result()
-        self.llms, self._closed = [one.result() for one in made], False
-        facts, count = self.llms[0].facts, len(self.llms)
-        self.facts = replace(facts, max_batch=facts.max_batch * count, blocks=facts.blocks * count)
-        self.engine, self.max_batch, self.max_len = facts.engine, self.facts.max_batch, facts.max_len
-        self.tokenizer = self.llms[0].tokenizer
-        shared = facts.block_size if self.config.prefix_caching is not False else 0
-        self.loop = ReplicaLoop([llm.loop for llm in self.llms], shared)
+    def submit(
+        self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
+    ) -> list[Row]:
+        """As `EngineLoop.submit`, each request to an engine of its own."""
+        rows = []
+        for request in requests:
+            while True:
+                loop = self._choose(request.prompt_token_ids)
+                try:
+                    rows += loop.submit([request], mailbox, asked, every_token)
+                    break
+                except RuntimeError:
+                    if loop in self.loops and not self._lost(loop):  # it is closed
+                        raise
+        return rows
+
+    def _choose(self, text: Sequence[int]) -> RemoteLoop:
+        """The engine with the fewest rows, hits counted; among equals the one that was sent the fewest."""
+        names = block_names(text, self._block)
+        with self._lock:
+            if not self.loops:
+                raise RuntimeError(f"the engine has died: {self.failure}") from self.failure
+
+            def cost(loop: RemoteLoop) -> tuple[float, int]:
+                return loop.load - WORTH * self._beginnings[loop].share(names), self._sent[loop]
+
+            best = min(self.loops, key=cost)
+            self._beginnings[best].note(names)
+            self._sent[best] += 1
+            return best
+
+    def _lost(self, loop: RemoteLoop) -> bool:
+        """Take an engine out that has died; whether it has."""
+        if loop.failure is None or loop.closed:
+            return False
+        with self._lock:
+            if loop not in self.loops:
+                return True
+            self.loops.remove(loop)
+            if not self.loops:
+                self.failure = loop.failure
+                self.died.set_result(loop.failure)
+        loop.link.close()  # where a step has failed the process is still there, and holds memory
+        warnings.warn(f"an engine has died, {len(self.loops)} are left: {loop.failure}", RuntimeWarning, stacklevel=2)
+        return True
+
+    def _go_on_elsewhere(self, loop: RemoteLoop, rows: list[Row]) -> list[Row]:
+        """Rows of an engine that has died: those that go nowhere, in the thread that has heard of it."""
+        self._lost(loop)
+        left = []
+        for row in rows:
+            try:
+                if row.moved:
+                    raise RuntimeError
+                row.moved = True
+                other = self._choose([*row.request.prompt_token_ids, *row.token_ids])
+                other.begin([row], row.asked, row.every_token)
+            except RuntimeError:
+                left.append(row)
+            else:
+                if row.cancelled:  # when it was in no engine, perhaps
+                    other.cancel([row])
+        return left
+
+    def cancel(self, rows: Sequence[Row]) -> None:
+        """As `EngineLoop.cancel`."""
+        for row in rows:
+            if not row.ended:
+                row.cancelled = CancelledError("cancelled")  # ahead of the look: it may be on its way to another
+        for loop in self._every:
+            loop.cancel(rows)
+
+    def leave(self, mailbox: Mailbox) -> None:
+        """As `RemoteLoop.leave`."""
+
+    def watch(self, post: Callable[[dict[str, Any]], object] | None, texts: bool) -> None:
+        """One of the engines: a page has room for one."""
+        for loop in self.loops[:1]:
+            loop.watch(post, texts)
 
     @property
-    def stats(self) -> Stats:  # type: ignore[override]
-        """Sums over all, of what every engine counts."""
-        names = [field.name for field in fields(Stats)]
-        return Stats(*[sum(map(attrgetter(name), [llm.stats for llm in self.llms])) for name in names])
+    def busy(self) -> bool:
+        return any(loop.busy for loop in self.loops)
 
-    def requests(self, prompts: Any, params: Any = None) -> list[Request]:
-        """As `LLM.requests`."""
-        return self.llms[0].requests(prompts, params)
+    @property
+    def closed(self) -> bool:
+        return all(loop.closed for loop in self._every)
 
-    def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
-        """As `LLM.warm_up`, of all at once; on_capture hears of the first one's captures."""
-        with ThreadPoolExecutor(len(self.llms)) as pool:
-            calls = [pool.submit(llm.warm_up, None if n else on_capture) for n, llm in enumerate(self.llms)]
-        for call in calls:
-            call.result()
+    @property
+    def gauges(self) -> Gauges:
+        return Gauges(*map(sum, zip(*[loop.gauges for loop in self._every], strict=True)))
 
-    def forward_logits(self, token_ids: Any) -> NoReturn:
-        """ValueError: the model is not in this process."""
-        raise ValueError("forward_logits needs the model in this process: leave replicas out")
-
-    def close(self) -> None:
-        """As `LLM.close`, of all."""
-        self._closed = True
-        for llm in self.llms:
-            llm.close()
+    def set_pace(self, seconds: float) -> None:
+        """As `EngineLoop.set_pace`."""
+        for loop in self.loops:
+            loop.set_pace(seconds)
 
 
 def devices(config: EngineConfig) -> list[dict[str, str]]:
     """The first device of each replica. ValueError where there are too few GPUs."""
     replicas = config.replicas
-    if config.device == "cpu":
+    if replicas == 1 or config.device == "cpu":
         return [{}] * replicas
     code = "import torch; print(torch.cuda.device_count())"  # elsewhere, since this process does without torch
     count = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)

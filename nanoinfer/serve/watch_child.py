@@ -7,29 +7,28 @@ from __future__ import annotations
 
 import json
 import os
+from multiprocessing.connection import Connection
 from typing import Any
 
-from nanoinfer.serve.engine_link import Link
+from nanoinfer.parallel.processes import die
+from nanoinfer.remote.link import Link
 from nanoinfer.serve.events import Event, Events
-from nanoinfer.serve.processes import die, pipes
 
 JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
-def main() -> None:
-    """The process: as long as its pipe is open."""
-    source, target = pipes()
-    link = Link(os.fdopen(source, "rb"), os.fdopen(target, "wb"), die)
+def main(connection: Connection) -> None:
+    """The process: as long as the server has not closed the connection."""
+    link, records = Link(connection, die), None
     try:
-        (texts,) = link.receive()
-        records = Records(texts)
-        while True:
-            if made := records.answer(link.receive()):
-                link.send(made)
-    except EOFError:
-        os._exit(0)
+        for message in link:
+            if records is None:
+                records = Records(texts=message)
+            else:
+                link.send(records.answer(message))
     except BaseException as error:
         die(error)
+    os._exit(0)
 
 
 class Records:
@@ -43,21 +42,18 @@ class Records:
             tokenizer = gpt2_tokenizer()
         self._events, self._made = Events(tokenizer), 0
 
-    def answer(self, messages: list[Any]) -> list[tuple[int | None, bytes]]:
+    def answer(self, message: Any) -> tuple[int | None, bytes]:
         """For whom, None for all, and a record.
 
-        messages: facts; or the number of one watcher who needs a keyframe, and how many records for all came before
+        message: facts; or the number of one watcher who needs a keyframe, and how many records for all came before
         those that it missed.
         """
-        made: list[tuple[int | None, bytes]] = []
-        for message in messages:
-            if isinstance(message, tuple):
-                number, read = message
-                made.append((number, encoded(self._events.keyframe(self._made - read))))
-            else:
-                made.append((None, encoded(self._events.take(message))))
-                self._made += 1
-        return made
+        if isinstance(message, tuple):
+            number, read = message
+            return number, encoded(self._events.keyframe(self._made - read))
+        record = encoded(self._events.take(message))
+        self._made += 1
+        return None, record
 
 
 def encoded(event: Event) -> bytes:

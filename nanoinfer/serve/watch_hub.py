@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from itertools import count
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nanoinfer.serve.engine_link import Link
+from nanoinfer.parallel.processes import spawn
+from nanoinfer.remote.link import Link
 from nanoinfer.serve.events import Event
-from nanoinfer.serve.processes import spawn
 from nanoinfer.serve.watch_child import encoded
 
 if TYPE_CHECKING:
@@ -66,13 +66,12 @@ class Hub:
                 self._llm.watch(None)
                 self._llm.pace(0.0)
 
-    def _take(self, source: _Source, made: list[tuple[int | None, bytes]]) -> None:
-        """Records have come, in this event loop."""
-        for number, line in made:
-            source.made += number is None
-            for watcher in self.watchers.values() if number is None else [self.watchers.get(number)]:
-                if watcher and watcher.source is source:
-                    watcher.push(line, keyframe=number is not None)
+    def _take(self, source: _Source, number: int | None, line: bytes) -> None:
+        """A record has come, in this event loop."""
+        source.made += number is None
+        for watcher in self.watchers.values() if number is None else [self.watchers.get(number)]:
+            if watcher and watcher.source is source:
+                watcher.push(line, keyframe=number is not None)
 
 
 class _Source:
@@ -81,14 +80,12 @@ class _Source:
     made: of the records for all, how many have come.
     """
 
-    def __init__(self, llm: AsyncLLM, texts: bool, take: Callable[[_Source, Any], None]) -> None:
+    def __init__(self, llm: AsyncLLM, texts: bool, take: Callable[..., None]) -> None:
         self._llm, self._texts, self.made, self._sent, self._ended = llm, texts, 0, 0, False
         self._engine = llm.engines[:1]
         self._event_loop = asyncio.get_running_loop()
-        self._process = spawn("nanoinfer.serve.watch_child")
-        assert self._process.stdin
-        assert self._process.stdout
-        self._link = Link(self._process.stdout, self._process.stdin, lambda error: None)
+        self._process, connection = spawn("nanoinfer.serve.watch_child")
+        self._link = Link(connection, lambda error: None)
         self._link.send(texts)
         Thread(target=self._receive, args=(take,), name="nanoinfer-watch", daemon=True).start()
         self._watch()
@@ -126,13 +123,10 @@ class _Source:
         if self.alive and self._llm.alive:
             self._llm.watch(post, texts=self._texts)
 
-    def _receive(self, take: Callable[[_Source, Any], None]) -> None:
-        try:
-            while True:
-                for made in self._link.receive():
-                    self._event_loop.call_soon_threadsafe(take, self, made)
-        except (EOFError, RuntimeError):  # it has ended, or that event loop has
-            pass
+    def _receive(self, take: Callable[..., None]) -> None:
+        with suppress(RuntimeError):  # that event loop is closed
+            for made in self._link:
+                self._event_loop.call_soon_threadsafe(take, self, *made)
         if self.alive:
             logging.getLogger(__name__).error("the process that makes what watchers read has ended")
             self._ended = True

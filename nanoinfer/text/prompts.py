@@ -9,7 +9,6 @@ from typing import Any
 
 from nanoinfer.model.config import END_OF_TEXT
 from nanoinfer.records import BYTES, Request, SamplingParams
-from nanoinfer.text.stop import TextStream
 from nanoinfer.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -42,45 +41,36 @@ class RequestMaker:
         if len(params) != len(items):
             raise ValueError(f"params must be one, or one a prompt: there are {len(params)} for {len(items)} prompts")
         names = [f"prompt {i}" if len(items) > 1 else "prompt" for i in range(len(items))]
-        checked = [self._token_ids(item, name, p) for item, name, p in zip(items, names, params, strict=True)]
-        return [self.make(i, ids, p) for i, (ids, p) in enumerate(zip(checked, params, strict=True))]
+        texts = [self._token_ids(item, name) for item, name in zip(items, names, strict=True)]
+        limits = [self.limit(name, len(ids), p) for name, ids, p in zip(names, texts, params, strict=True)]
+        return [self.make(i, *each) for i, each in enumerate(zip(texts, params, limits, strict=True))]
 
-    def _token_ids(self, prompt: Prompt, name: str, params: SamplingParams) -> tuple[int, ...]:
+    def _token_ids(self, prompt: Prompt, name: str) -> tuple[int, ...]:
         ids = self.tokenizer.encode(prompt, context=self.max_len, name=name) if isinstance(prompt, str) else prompt
         if len(ids) == 0:
             raise ValueError(f"{name} must have at least one token, but is empty")
-        self.check_length(name, len(ids), params)
         ids = tuple(ids)  # ahead of the looks at each: the copy fetches ids that lie anywhere in memory all at once
         if {*map(type, ids)} != {int} or not 0 <= min(ids) <= max(ids) < self.vocab_size:
             wrong = next(token for token in ids if type(token) is not int or not 0 <= token < self.vocab_size)
             raise ValueError(f"{name} must hold token ids from 0 to {self.vocab_size - 1}, not {wrong!r}")
         return ids
 
-    def check_length(self, name: str, length: int, params: SamplingParams) -> None:
-        """ValueError for a prompt that leaves no room for a token."""
+    def limit(self, name: str, length: int, params: SamplingParams) -> int:
+        """How many tokens may follow a prompt: max_tokens, or fewer where the context ends. ValueError if none may."""
         if length >= self.max_len:
             raise ValueError(f"{name} has {length} tokens and no room for a new one: the context is {self.max_len}")
+        return min(params.max_tokens, self.max_len - length)
 
     @staticmethod
     def default() -> SamplingParams:
         """The parameters of prompts that bring none."""
         return SamplingParams()
 
-    def make(self, index: int, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
+    def make(self, index: int, token_ids: tuple[int, ...], params: SamplingParams, limit: int) -> Any:
         """The request of one prompt."""
         seed = self.seeds.getrandbits(32) if params.seed is None else params.seed
-        return Request(**self.fields(index, token_ids, params), seed=seed)
-
-    def fields(self, index: int, token_ids: tuple[int, ...], params: SamplingParams) -> dict[str, Any]:
-        """Whatever a request has besides its seed."""
-        return {
-            "index": index,
-            "prompt_token_ids": token_ids,
-            "params": params,
-            "limit": min(params.max_tokens, self.max_len - len(token_ids)),
-            "stop_ids": frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.end_of_text),
-            "text": TextStream(self.tokenizer, params.stop) if params.stop else None,
-        }
+        stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.end_of_text)
+        return Request(index, token_ids, params, seed, limit, stop_ids)
 
 
 def prompt_list(prompts: Any) -> list[Prompt]:

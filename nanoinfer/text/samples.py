@@ -19,20 +19,21 @@ class SampleMaker(RequestMaker):
     def requests(self, prompts: Any, params: Any) -> list[Any]:
         return [request for samples in super().requests(prompts, params) for request in samples]
 
-    def check_length(self, name: str, length: int, params: Any) -> None:
+    def limit(self, name: str, length: int, params: Any) -> int:
         if params.max_tokens:
-            super().check_length(name, length, params)
-        elif length > self.max_len:
+            return super().limit(name, length, params)
+        if length > self.max_len:
             raise ValueError(f"{name} has {length} tokens, but the context is {self.max_len}")
+        return 0
 
     @staticmethod
     def default() -> SamplingParams:
         return SamplingParams()
 
-    def make(self, index: int, token_ids: tuple[int, ...], params: Any) -> Any:
-        seed = self.seeds.getrandbits(32) if params.seed is None else params.seed  # one a prompt, however many samples
-        fields = [self.fields(index, token_ids, params) for _ in range(params.n)]  # a stream of stop strings for each
-        return [Request(**each, seed=sample_seed(seed, sample), sample=sample) for sample, each in enumerate(fields)]
+    def make(self, index: int, token_ids: tuple[int, ...], params: Any, limit: int) -> list[Request]:
+        one = super().make(index, token_ids, params, limit)  # its seed is the prompt's, however many samples
+        seeds = [sample_seed(one.seed, sample) for sample in range(params.n)]
+        return [Request(**vars(one) | {"seed": seed, "sample": sample}) for sample, seed in enumerate(seeds)]
 
 
 def sample_seed(seed: int, sample: int) -> int:

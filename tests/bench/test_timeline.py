@@ -11,7 +11,6 @@ from torch.autograd import DeviceType
 
 from nanobench.micro import timeline
 from nanobench.micro.timeline import MARK, engines_named, measure, pick
-from nanobench.report.figures.timeline import busy
 from nanobench.report.plot import drawings, load
 from nanoinfer.model.gpt2 import GPT2
 
@@ -40,7 +39,7 @@ def test_a_step_is_cut_out_of_the_profile() -> None:
         ("aten::linear", "operator", 10), ("cudaLaunchKernel", "launch", 20), ("cudaEventSynchronize", "wait", 60),
     ]  # fmt: skip
     assert [(k.name, k.start_us, k.duration_us) for k in step.kernels] == [("gemm", 30, 20)]
-    assert busy(step) == 0.2
+    assert step.busy == 0.2
 
 
 def test_a_step_begins_where_the_last_ones_tokens_have_been_copied() -> None:

@@ -17,9 +17,9 @@ WRONG = [
     (5, "names", "by all before it", "by its own tokens"),
     (5, "not_written", "found once written", "found once reserved"),
     (5, "preempted", "a large pool", "noise from 0 again"),
-    (5, "not_full", "row 0: its own block", "one block for both"),
-    (7, "same", "drafts", "noise of the step"),
-    (7, "rejected", "written over", "left where they are"),
+    (5, "not_full", "0: its own block", "one block for both"),
+    (7, "same", "without drafts or with", "noise of the step"),
+    (7, "rejected", "overwritten", "left in the cache"),
     (8, "layer", "two ranks", "bias on every rank"),
     (8, "layer", "two ranks", "residual in the sum"),
     (8, "straight", "cut in each third", "cut straight"),
@@ -27,7 +27,6 @@ WRONG = [
 ]
 SAME = [
     (5, "preempted", "a large pool", "a small one"),
-    (7, "same", "no drafts", "drafts"),
     (8, "moved", "nobody dies", "goes on elsewhere"),
 ]
 

@@ -113,11 +113,6 @@ class TestChapter7:
         assert share == sorted(share, reverse=True)
         assert by[1][-1] > share[1]  # alpha does not count what follows a wrong draft
 
-    def test_slots_of_rejected_drafts_are_written_again(self) -> None:
-        for before, fed, first, last, right, then in rows_of(7, "places"):
-            assert (first, last, then) == (before, before + fed - 1, before + 1 + right)
-            assert right < fed
-
 
 class TestChapter8:
     @pytest.fixture

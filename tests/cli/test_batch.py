@@ -188,9 +188,8 @@ def test_ray_gives_the_same_though_a_worker_is_lost(model: Path, tmp_path: Path,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nanoinfer.parallel.ray_batch.Worker", Dies)
         try:
-            run_on_ray(
-                job, job.missing(), str(model), {"engine": "paged"}, 2, lambda shard, _: done.append(shard.start)
-            )
+            settings = {"engine": "paged"}
+            run_on_ray(LLM, job, job.missing(), str(model), settings, 2, lambda shard, _: done.append(shard.start))
         finally:
             ray.shutdown()
     assert died.exists()

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nanocourse.exercises import answers, chapters
 from nanoinfer.cache.none import NoCache
-from nanoinfer.kernels import persistent_torch as phases
+from nanoinfer.labs.one_kernel import phases
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model

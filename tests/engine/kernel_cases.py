@@ -107,7 +107,10 @@ POINTERS = {
 NUMBERS = dict.fromkeys(("B", "M", "N", "K", "most", "half"), "i32") | {"eps": "fp32", "scale": "fp32"}
 
 
-def compiled(kernel: Any, dtype: str, constants: dict[str, Any], capability: int, **pointers: str) -> Any:
+def compiled(
+    kernel: Any, dtype: str, constants: dict[str, Any], capability: int, source: Any = None, warps: int = 4,
+    **pointers: str,
+) -> Any:  # fmt: skip
     """Compile a kernel to machine code, which needs no GPU; all must fit a program's shared memory."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -116,7 +119,8 @@ def compiled(kernel: Any, dtype: str, constants: dict[str, Any], capability: int
     known = POINTERS | NUMBERS | pointers | dict.fromkeys(constants, "constexpr")
     kinds = {each: known.get(each, "i32" if each.endswith("stride") else f"*{dtype}") for each in kernel.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(kinds.values()) if kind[0] == "*"}
-    form = triton.compile(ASTSource(kernel, kinds, constants, aligned), target=GPUTarget("cuda", capability, 32))
+    made, target = (source or ASTSource)(kernel, kinds, constants, aligned), GPUTarget("cuda", capability, 32)
+    form = triton.compile(made, target=target, options={"num_warps": warps})
     assert len(form.asm["cubin"]) > 1000
     assert form.metadata.shared <= SHARED[capability]
     return form

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from nanoinfer.labs.one_kernel.shape import Shape
+from nanoinfer.model.config import PRESETS
 from tests.engine.kernel_cases import INTERPRETED, compiled
 
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
@@ -85,3 +87,17 @@ def test_a_kernel_that_begins_early(name: str, capability: int) -> None:
         assert before.count("ld.global") >= asked
         assert "st.global" in after
         assert "ld.global" in after
+
+
+def test_the_lab_s_one_kernel() -> None:
+    """The interpreter does not know its language, so no other test without a GPU would see what breaks it."""
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    from nanoinfer.labs.one_kernel.kernel import token_kernel
+    from nanoinfer.labs.one_kernel.persistent import WAITS
+
+    shape = Shape.of(PRESETS["gpt2"], 132, 1024, 16, 2)
+    kinds = {"tables": "*i32", "failed": "*i32"} | dict.fromkeys(("row_sums", "biases", "floats"), "*fp32")
+    kinds |= dict.fromkeys(("integers", "counter", "sums_space", "words_space"), "*i64")
+    code = compiled(token_kernel, "bf16", {"S": shape}, 90, GluonASTSource, 8, **kinds).asm["ptx"]
+    assert code.count("trap;") == len(WAITS) + 2  # the head waits for the stream, and for the best ids

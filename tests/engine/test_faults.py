@@ -20,8 +20,8 @@ from nanoinfer.model.config import PRESETS
 from nanoinfer.model.files import save_model
 from nanoinfer.model.weights import load_model, random_model
 from nanoinfer.outputs import RowReader
+from nanoinfer.remote.llm import ProcessLLM
 from nanoinfer.requests import to_json
-from nanoinfer.serve.engine_process import ProcessLLM
 from nanoinfer.text.stop import TextStream
 
 VICTIM = "\x00victim"  # its stop string, by which each place knows it
@@ -105,7 +105,8 @@ def test_a_listener_that_raises_ends_its_own_row() -> None:
 
 def test_an_engine_in_another_process_says_which_request_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's process raises in the text of one request; the server's side hears of that one alone."""
-    from nanoinfer.serve import engine_process, processes
+    from nanoinfer.parallel import processes
+    from nanoinfer.remote import loop
 
     first = f"""
 from nanoinfer.text.stop import TextStream
@@ -116,7 +117,7 @@ def broken(self, token):
     return push(self, token)
 TextStream.push = broken
 """
-    monkeypatch.setattr(engine_process, "spawn", lambda: processes.spawn(first=first))
+    monkeypatch.setattr(loop, "spawn", lambda module: processes.spawn(module, first))
 
     async def both() -> list[Any]:
         async with ProcessLLM("random:tiny", engine="dense", max_batch=3, threads=1) as llm:

@@ -34,6 +34,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
     calls: list[tuple[Any, ...]] = []
     form = CompiledKernel.__new__(CompiledKernel)
     form.__dict__ |= {"module": "loaded", "function": 77, "packed_metadata": (4, 1, 0), "name": "fake", "src": None}
+    form._module_pid = None  # of a newer Triton: the process that is to unload it
     form._run = lambda *call: calls.append(call)
     monkeypatch.setattr(kernels._write_kernel, "_do_compile", lambda *args: form)
     monkeypatch.setattr(kernels._write_kernel, "device_caches", kernels._write_kernel.device_caches.copy())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
-from nanoinfer.kernels import persistent_torch as phases
-from nanoinfer.kernels.persistent_shape import Shape, pack
+from nanoinfer.engine.state import BatchState
+from nanoinfer.labs.one_kernel import phases
+from nanoinfer.labs.one_kernel.shape import Shape, pack
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.weights import random_model
 
@@ -17,7 +19,7 @@ from nanoinfer.model.weights import random_model
 def test_the_phases_make_the_models_logits(heads: int, width: int, programs: int) -> None:
     config = ModelConfig(n_layer=2, n_head=heads, n_embd=width, n_positions=64, vocab_size=301)
     model = random_model(config, 3, std=0.1)
-    S = Shape.of(config, programs, max_len=64, page=16, itemsize=4, polls=1)
+    S = Shape.of(config, programs, max_len=64, page=16, itemsize=4)
     packed = pack(model, S)
     ids = torch.randint(301, (9,), generator=torch.Generator().manual_seed(5))
     expected = forward_logits(model, ids[None])[0]
@@ -55,4 +57,22 @@ def test_sums_in_fixed_point_have_no_order() -> None:
 )
 def test_what_the_kernel_does_not_know_is_refused_by_name(config: ModelConfig, programs: int, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        Shape.of(config, programs, max_len=1024, page=16, itemsize=2, polls=1)
+        Shape.of(config, programs, max_len=1024, page=16, itemsize=2)
+
+
+def test_rows_without_filters_that_it_does_not_serve_are_chosen_by_the_fused_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not by another kernel over logits that are written for it."""
+    pytest.importorskip("triton", reason="there are no wheels of Triton here")
+    from nanoinfer.labs.one_kernel.persistent import persistent_forwards, unfiltered
+
+    model = random_model(ModelConfig(2, 4, 128, n_positions=64, vocab_size=301), 3)
+    cache = CapturedPaged(model.config, 1, 64, 7, 16, model.device, model.dtype)
+    one, fused, _ = persistent_forwards(model, cache, BatchState.empty(4, model.device))
+    launched = list[str]()
+    monkeypatch.setattr(fused, "launch", lambda kernel, *given, **constants: launched.append(kernel.fn.__name__))
+    assert one.why_not(1, unfiltered) == "one launch a token needs a GPU"
+    assert fused.why_not(1, unfiltered) is None
+    fused.decode(1, 16, unfiltered)
+    assert launched[-1] == "choose_kernel"

@@ -121,9 +121,10 @@ def second(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     spawned, plain = [], ranks_module.spawn
 
     def begin_with(first: str) -> None:
-        def spawn(module: str) -> subprocess.Popen[bytes]:
-            spawned.append(plain(module, first))
-            return spawned[-1]
+        def spawn(module: str) -> Any:
+            started = plain(module, first)
+            spawned.append(started[0])
+            return started
 
         monkeypatch.setattr(ranks_module, "spawn", spawn)
 

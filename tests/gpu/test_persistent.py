@@ -84,7 +84,7 @@ def tokens_of(row: Row, kernel: Any, new: int, prompt: list[int], temperature: f
 
 
 def kernel_of(row: Row, **how: int) -> Any:
-    from nanoinfer.kernels.persistent import Persistent
+    from nanoinfer.labs.one_kernel.persistent import Persistent
 
     return Persistent(row.model, row.cache, **how)
 
@@ -140,7 +140,7 @@ def test_a_thousand_replays_give_the_same_bits() -> None:
     assert all(bool((each == seen[0]).all()) for each in seen)
 
 
-@pytest.mark.parametrize("how", [{"delays": 3000}, {"programs": 96, "delays": 1000}, {"spread": 1}])
+@pytest.mark.parametrize("how", [{"DELAYS": 3000}, {"programs": 96, "DELAYS": 1000}, {"SPREAD": 1}])
 def test_no_token_depends_on_who_is_late(how: dict[str, int]) -> None:
     """Some 24,000 exchanges each, with sleeps by chance before each wait, fewer programs, other places for words."""
     model = random_model(ModelConfig(n_layer=6, n_head=8, n_embd=256), 2, std=0.1, device=CUDA, dtype=torch.float32)
@@ -207,7 +207,7 @@ from tests.gpu.test_persistent import CUDA, Row, kernel_of
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 row = Row.of(random_model(ModelConfig(n_layer=2, n_head=4, n_embd=128), 2, device=CUDA, dtype=torch.float32))
-kernel = kernel_of(row, polls=1)
+kernel = kernel_of(row, POLLS=1)
 try:
     with torch.inference_mode():
         kernel.step(row.state)

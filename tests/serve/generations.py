@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from threading import Thread
 
-from nanoinfer.serve.processes import spawn
+from nanoinfer.parallel.processes import spawn
 
-below: list[subprocess.Popen[bytes]] = []
+below: list[tuple[subprocess.Popen[bytes], Connection]] = []
 
 
-def main() -> None:
+def main(connection: Connection | None = None) -> None:
     """Start GENERATIONS more, print the pid, and wait for a signal; HANGS: while Python is locked."""
     left = int(os.environ["GENERATIONS"])
     os.environ["GENERATIONS"] = str(left - 1)
@@ -23,7 +24,9 @@ def main() -> None:
         starts.start()
         starts.join()
     print(os.getpid(), file=sys.stderr, flush=True)
-    print("here", flush=True)
+    if connection:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        connection.send("here")
     if os.environ["HANGS"]:
         ctypes.PyDLL(None).pause()  # keeps the interpreter's lock
     signal.pause()
@@ -32,8 +35,7 @@ def main() -> None:
 def start() -> None:
     """In a thread that ends once the new process is there, and long before this one does."""
     below.append(spawn("tests.serve.generations"))
-    assert below[0].stdout
-    below[0].stdout.readline()
+    below[0][1].recv()
 
 
 if __name__ == "__main__":

@@ -2,61 +2,89 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
-import subprocess
-import sys
-from array import array
 from dataclasses import replace
+from multiprocessing import Pipe
+from typing import Any
 
 import pytest
 
 from nanoinfer import SamplingParams
 from nanoinfer.engine.loop import Mailbox
+from nanoinfer.engine.stats import Gauges, Stats
+from nanoinfer.parallel.processes import spawn
+from nanoinfer.remote import loop as remote
+from nanoinfer.remote.link import Link, received
+from nanoinfer.remote.loop import RemoteLoop, Row
+from nanoinfer.remote.messages import News, Start
 from nanoinfer.requests import Request
-from nanoinfer.serve.engine_link import SIZE, Link, News
-from nanoinfer.serve.engine_remote import RemoteLoop, Row
-from nanoinfer.serve.processes import spawn
 
 REQUEST = Request(0, (1, 2), SamplingParams(), 0, 12, frozenset())
 
 
-@pytest.mark.parametrize("data", [b"", b"123", SIZE.pack(5) + b"1234"])
-def test_a_message_that_is_cut_is_an_end(data: bytes) -> None:
-    link = Link(io.BytesIO(data), io.BytesIO(), print)
-    with pytest.raises(EOFError):
-        link.receive()
+DEAF = "from nanoinfer.remote.child import RemoteEngine; RemoteEngine.obey = lambda *_: None"
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> RemoteLoop:
+    """Of a process that hears everything and does nothing."""
+    monkeypatch.setattr(remote, "spawn", lambda module: spawn(module, DEAF))
+    return RemoteLoop(Start(print, None, None, {}))
+
+
+def test_what_is_sent_comes_in_order_and_ends_with_either_end() -> None:
+    """A message that is cut is an end, too."""
+    ours, theirs = Pipe()
+    link, sent = Link(ours, print), [*range(100), None]
+    for each in sent[:-1]:
+        link.send(each)
     link.close()
+    assert [*received(theirs), None] == sent
+    theirs.send([1])
+    os.write(theirs.fileno(), b"\x00\x00\x00\x05cut")
+    theirs.close()
+    assert list(link) == [1]
 
 
-def test_numbers_are_never_used_again_and_a_cancel_is_of_one_row() -> None:
+def test_what_cannot_be_sent_is_told() -> None:
+    """Else whoever waits for an answer would wait for ever."""
+    ours, theirs = Pipe()
+    told = list[Exception]()
+    link = Link(ours, told.append)
+    link.send(lambda: None)
+    link._thread.join(10)
+    assert "lambda" in str(told)
+    theirs.close()
+
+
+def test_numbers_are_never_used_again_and_a_cancel_is_of_one_row(loop: RemoteLoop) -> None:
     """News of a row that was cancelled here, and was not yet there, are news of no row."""
-    code = "import sys; sys.stdin.buffer.read()"
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    loop, posted = RemoteLoop(process), list[Row]()
+    posted = list[Row]()
     mailbox = Mailbox(posted.extend)
     (first,) = loop.submit([REQUEST], mailbox, 0.0, True)
     loop.cancel([first])
     (second,) = loop.submit([REQUEST], mailbox, 0.0, True)
-    numbers = array("Q", [first.arrived, second.arrived])
-    news = News(numbers, array("I", [1, 1]), array("I", [3, 4]), array("d", [0.1, 0.2]))
-    loop._take(replace(news, extras=[(first.arrived, "length", None, [], [], [])]))
+
+    def news(row: Row, token: int, reason: Any = None) -> Any:
+        return row.number, [token], [0.1], 0.05, (), (), reason, None
+
+    both = News([news(first, 3, "length"), news(second, 4)], None, Stats(), Gauges())
+    loop._take(both)
     assert (first.token_ids, second.token_ids, posted) == ([], [4], [second])
     loop.cancel([first])
-    loop._take(replace(news, extras=[(second.arrived, "length", None, [], [], [])]))
+    loop._take(replace(both, rows=[news(second, 4, "length")]))
     loop.cancel([second])
     assert (second.token_ids, second.finish_reason, second.cancelled) == ([4, 4], "length", None)
-    loop._take(news)
+    loop._take(both)
     assert posted == [second, second]
     loop.close()
-    assert process.returncode == 0
+    assert loop.process.returncode == 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
-def test_closing_ends_a_process_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nanoinfer.serve.engine_remote.PATIENCE", 0.1)
-    process = spawn()
-    os.kill(process.pid, signal.SIGSTOP)
-    RemoteLoop(process).close()
-    assert process.returncode == -signal.SIGKILL
+def test_closing_ends_a_process_that_stands_still(loop: RemoteLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "PATIENCE", 0.1)
+    os.kill(loop.process.pid, signal.SIGSTOP)
+    loop.close()
+    assert loop.process.returncode == -signal.SIGKILL

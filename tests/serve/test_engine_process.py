@@ -19,9 +19,9 @@ import pytest
 from nanoinfer import LLM, Completion, Piece, SamplingParams
 from nanoinfer.async_llm import TokenStream
 from nanoinfer.engine.stats import Gauges
-from nanoinfer.serve import engine_process
-from nanoinfer.serve.engine_process import ProcessLLM
-from nanoinfer.serve.engine_remote import EngineDied
+from nanoinfer.remote import loop as remote
+from nanoinfer.remote.llm import ProcessLLM
+from nanoinfer.remote.loop import EngineDied
 from tests.conftest import prompts_of
 from tests.serve.serving import gone, until
 
@@ -46,8 +46,8 @@ def llm(shared: ProcessLLM) -> Iterator[ProcessLLM]:
     yield shared
     assert shared.alive
     until(lambda: shared.gauges[:3] == (0, 0, 0))
-    assert not shared._remote.loop._rows
-    assert len(shared._remote.loop._mailboxes) == len(shared._outlets) == 1
+    assert not shared.llm.loop._rows
+    assert len(shared._outlets) == 1
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +59,16 @@ def alone(folder: Path) -> LLM:
 @pytest.fixture(autouse=True)
 def started(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Processes]:
     """The processes that a test starts: none may be left."""
-    spawn, processes = engine_process.spawn, []
+    spawn, processes = remote.spawn, []
 
-    def spawned(**code: str) -> subprocess.Popen[bytes]:
-        processes.append(spawn(**code))
-        return processes[-1]
+    def spawned(*arguments: str) -> Any:
+        started = spawn(*arguments)
+        processes.append(started[0])
+        return started
 
     if "llm" in request.fixturenames:
         request.getfixturevalue("shared")  # ahead of the patch
-    monkeypatch.setattr(engine_process, "spawn", spawned)
+    monkeypatch.setattr(remote, "spawn", spawned)
     yield processes
     gc.collect()
     until(lambda: all(process.poll() is not None for process in processes))
@@ -75,9 +76,9 @@ def started(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 def broken(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> ProcessLLM:
     """One in which this code has run."""
-    spawn = engine_process.spawn
+    spawn = remote.spawn
     with monkeypatch.context() as patch:
-        patch.setattr(engine_process, "spawn", lambda: spawn(first=code))
+        patch.setattr(remote, "spawn", lambda module: spawn(module, code))
         return ProcessLLM(folder, **SETTINGS)
 
 
@@ -166,8 +167,8 @@ def test_signals_of_the_terminal_do_not_end_it(llm: ProcessLLM) -> None:
     async def main() -> None:
         stream = llm.stream([5], LONG)
         await anext(stream)
-        os.kill(llm.pid, signal.SIGINT)
-        os.kill(llm.pid, signal.SIGTERM)
+        os.kill(llm.llm.loop.process.pid, signal.SIGINT)
+        os.kill(llm.llm.loop.process.pid, signal.SIGTERM)
         await read(stream)
         assert stream.rows[0].finish_reason == "length"
 
@@ -205,7 +206,7 @@ def test_its_end_is_the_end_of_every_call(folder: Path, monkeypatch: pytest.Monk
         calls = [llm.generate([number], LONG) for number in range(10)]
         calls += [read(llm.stream([number], LONG)) for number in range(10)]
         if "killed" in told:
-            asyncio.get_running_loop().call_later(0.1, os.kill, llm.pid, signal.SIGKILL)
+            asyncio.get_running_loop().call_later(0.1, os.kill, llm.llm.loop.process.pid, signal.SIGKILL)
         ends = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(end) for end in ends] == [EngineDied] * len(ends)
         assert all(re.fullmatch(told, str(end)) for end in ends)
@@ -227,6 +228,34 @@ def test_its_end_is_the_end_of_every_call(folder: Path, monkeypatch: pytest.Monk
     asyncio.run(main())
 
 
+REFUSES = f"""
+from nanoinfer.engine.queue import QueueEngine
+from nanoinfer.llm import LLM
+def check(self, request):
+    if {FATAL} in request.prompt_token_ids: raise KeyError("check")
+QueueEngine.check = check
+LLM.warm_up = lambda self, on_capture: 1 // 0
+"""
+
+
+def test_what_fails_there_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that cannot begin, and a warm-up: who asked for it hears why, and the others go on."""
+    llm = broken(monkeypatch, folder, REFUSES)
+
+    async def main() -> None:
+        calls = llm.generate([[1], [FATAL]], GREEDY), llm.generate([1], GREEDY), llm.warm_up()
+        refused, done, cold = await asyncio.gather(*calls, return_exceptions=True)
+        assert str(refused) == "this request has failed in the engine: KeyError('check')"
+        assert len(done[0].token_ids) == 12
+        assert "the warm-up failed: ZeroDivisionError" in str(cold)
+        assert "in <lambda>" in str(cold.__cause__)
+        assert llm.alive
+        assert not llm.llm.loop.busy
+        llm.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("code, told", [("import os; os._exit(3)", "exit code 3"), ("1 / 0", "exit code 1")])
 def test_an_end_before_it_is_ready(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str) -> None:
     with pytest.raises(RuntimeError, match=f"the engine's process has ended: {told}"):
@@ -239,12 +268,12 @@ def test_a_front_loads_no_torch_and_its_engine_ends_with_it(folder: Path) -> Non
     code = f"""
 import asyncio, sys
 from nanoinfer import SamplingParams
-from nanoinfer.serve.engine_process import ProcessLLM
+from nanoinfer.remote.llm import ProcessLLM
 async def main():
     llm = ProcessLLM({str(folder)!r}, device="cpu", max_batch=2)
     params = SamplingParams(max_tokens=90, ignore_eos=True, logprobs=1, prompt_logprobs=1, stop=["zzz"])
     await anext(llm.stream([[1]] * 50, params))
-    print({{"torch", "numpy"}} & set(sys.modules), llm.pid, flush=True)
+    print({{"torch", "numpy"}} & set(sys.modules), llm.llm.loop.process.pid, flush=True)
     while True:
         await llm.generate([1], params)
 asyncio.run(main())
@@ -272,7 +301,7 @@ def test_closing_ends_what_is_open(folder: Path) -> None:
             await asyncio.to_thread(llm.close)
             ends = await asyncio.gather(*reading, return_exceptions=True)
             assert [repr(end) for end in ends] == ["RuntimeError('this LLM is closed')"] * 3
-        assert gone(llm.pid)
+        assert gone(llm.llm.loop.process.pid)
         assert (llm.alive, llm.died.done(), llm.gauges) == (False, False, Gauges())
         for call in (llm.generate([1], GREEDY), llm.warm_up()):
             with pytest.raises(RuntimeError, match="this LLM is closed"):

@@ -93,10 +93,11 @@ def test_a_fork_starts_processes_that_go_with_it_alone() -> None:
     """As a worker of `multiprocessing` does, which none of its parent's threads has come along to."""
     code = """
 import os, signal
-from nanoinfer.serve.processes import spawn
-own = spawn()
+from nanoinfer.parallel.processes import spawn
+own, _ = spawn("nanoinfer.remote.child")
 if os.fork() == 0:
-    print(os.getpid(), spawn().pid, own.pid, flush=True)
+    its, _ = spawn("nanoinfer.remote.child")
+    print(os.getpid(), its.pid, own.pid, flush=True)
     signal.pause()
 signal.pause()
 """

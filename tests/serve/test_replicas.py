@@ -21,11 +21,10 @@ from nanoinfer.engine.loop import Mailbox
 from nanoinfer.engine.stats import Gauges
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.parallel import replicas as module
-from nanoinfer.parallel.replica_loop import WORTH, ReplicaLoop
-from nanoinfer.parallel.replicas import devices
+from nanoinfer.parallel.replicas import WORTH, ReplicaLoop, devices
+from nanoinfer.remote.llm import ProcessLLM
+from nanoinfer.remote.loop import Row
 from nanoinfer.requests import Request
-from nanoinfer.serve.engine_process import ProcessLLM
-from nanoinfer.serve.engine_remote import Row
 from tests.conftest import prompts_of
 from tests.serve.serving import children
 
@@ -49,13 +48,12 @@ class Played:
         return len(self.rows)
 
     def submit(self, requests: Sequence[Any], mailbox: Mailbox, asked: float, every_token: bool) -> list[Any]:
-        made = [Row(request, asked, mailbox.news.append, every_token) for request in requests]
+        made = [Row(request, mailbox, asked, every_token) for request in requests]
         self.rows += made
         return made
 
-    def go_on(self, row: Any, mailbox: Mailbox) -> None:
-        row.listener = mailbox.news.append
-        self.rows.append(row)
+    def begin(self, rows: list[Any], asked: float, every_token: bool) -> None:
+        self.rows += rows
 
     def cancel(self, rows: Sequence[Any]) -> None:
         for row in rows:
@@ -112,7 +110,7 @@ def test_an_engine_that_dies_is_taken_out_and_its_rows_are_dealt_out() -> None:
     assert not loop.died.done()
     sent(loop, prompts_of([9] * 2))
     assert [each.load for each in engines] == [0, 4, 4]
-    moved = [row for row in rows if row in engines[1].rows and row in loop._moved]
+    moved = [row for row in rows if row in engines[1].rows and row.moved]
     assert engines[1].die() == moved  # twice is bad luck, or the row's own fault
     assert len(moved) == 1
     assert engines[2].load == 8 - len(moved)
@@ -126,16 +124,16 @@ def test_a_row_that_is_cancelled_between_two_engines(when: str) -> None:
     """It is in neither when the cancel comes; nothing of it is computed in the second."""
     loop, (first, second) = played(2)
     (row, _) = sent(loop, prompts_of([9] * 2))
-    go_on = second.go_on
+    begin = second.begin
 
-    def cancelled(row: Row, mailbox: Mailbox) -> None:
+    def cancelled(rows: list[Row], asked: float, every_token: bool) -> None:
         if when == "behind":
-            go_on(row, mailbox)
-        loop.cancel([row])
+            begin(rows, asked, every_token)
+        loop.cancel(rows)
         if when == "ahead of":
-            go_on(row, mailbox)
+            begin(rows, asked, every_token)
 
-    second.go_on = cancelled
+    second.begin = cancelled
     assert row in first.rows
     assert first.die() == []
     assert row not in second.rows
@@ -250,7 +248,7 @@ def test_a_rank_of_an_engine_dies_while_nothing_runs(folder: Path) -> None:
 
     async def run() -> None:
         llm = ProcessLLM(folder, tensor_parallel=2, **SETTINGS)
-        (rank,) = children(llm.pid)
+        (rank,) = children(llm.llm.loop.process.pid)
         os.kill(rank, signal.SIGKILL)
         assert "rank 1 has ended" in str(await asyncio.wait_for(asyncio.wrap_future(llm.died), 60))
         llm.close()

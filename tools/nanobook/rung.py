@@ -24,9 +24,18 @@ nanoinfer rung 2 --diff
 
 nanoinfer rung 3 --to my-rung"""
 
+CUT = 4  # chapters that can be cut out
 WHOLE = ("__init__",)  # modules of every rung, besides those of its chapters
 DATA = ("data/gpt2.tiktoken", "data/small")
 HOME = {"LLM": "first", "Completion": "records", "SamplingParams": "records"}
+CHAPTERS = '''\
+"""Which chapters are here: written by `nanoinfer rung`."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+{typed}
+'''
 README = """\
 # nanoinfer, as of chapter {number}: {title}
 
@@ -47,8 +56,8 @@ chapter 4 on, `stats` and `warm_up(samplers)`, which captures every step ahead o
 
 
 def rung(
-    number: Annotated[int, typer.Argument(min=1, max=4, metavar="N", help="The chapter, 1 to 4.")],
-    to: Annotated[Path | None, typer.Option(help="Write the package as of this chapter into a new folder.")] = None,
+    number: Annotated[int, typer.Argument(min=1, max=8, metavar="N", help="The chapter, 1 to 8.")],
+    to: Annotated[Path | None, typer.Option(help="Write the package as of it, 1 to 4, into a new folder.")] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Only what this chapter adds.")] = False,
 ) -> None:
     """Show the files of chapters 1 to N in the order in which they are read, with lines of code; or write them."""
@@ -56,6 +65,8 @@ def rung(
     if to is None:
         Output().write(table)
         return
+    if number > CUT:
+        raise Refused(f"--to cuts out chapters 1 to {CUT}, not {number}")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise Refused(f"{to} exists and is not empty")
     write(to, number)
@@ -111,7 +122,8 @@ def chapters_py(paths: list[str]) -> str:
     tables = {"HOME": HOME, "ENGINES": there}
     entries = ["\n".join(f'    "{key}": "{value}",' for key, value in table.items()) for table in tables.values()]
     bodies = [f"{name} = {{\n{body}\n}}\n" for name, body in zip(tables, entries, strict=True)]
-    return '"""Which chapters are here: written by `nanoinfer rung`."""\n\n' + "".join(bodies)
+    typed = "".join(f"    from nanoinfer.{module} import {name} as {name}\n" for name, module in HOME.items())
+    return CHAPTERS.format(typed=typed) + "".join(bodies)
 
 
 def add(app: typer.Typer) -> None:

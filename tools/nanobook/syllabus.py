@@ -24,15 +24,19 @@ def file_of(module: str) -> str:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter of the engine. modules: dotted names within `nanoinfer`, in the order in which they are read."""
+    """A chapter of the engine. modules: dotted names within `nanoinfer`, in the order in which they are read.
+
+    labs: modules that build on the chapter, and that it does without.
+    """
 
     number: int
     title: str
     modules: tuple[str, ...]
+    labs: tuple[str, ...] = ()
 
-    def lines(self) -> int:
-        """Lines of code that the chapter adds."""
-        files = (engine_root() / file_of(name) for name in self.modules)
+    def lines(self, of_labs: bool = False) -> int:
+        """Lines of code that the chapter adds, or those of its labs."""
+        files = (engine_root() / file_of(name) for name in (self.labs if of_labs else self.modules))
         return sum(code_lines(file.read_text(encoding="utf-8")) for file in files)
 
 
@@ -46,7 +50,7 @@ class Syllabus:
     def chapter_of(self, module: str) -> int | None:
         """The number of a module's chapter; None for a module of no chapter. KeyError where it is not listed."""
         for chapter in self.chapters:
-            if module in chapter.modules:
+            if module in chapter.modules + chapter.labs:
                 return chapter.number
         if any(f"{module}.".startswith(f"{name}.") for name in self.outside):
             return None
@@ -60,5 +64,7 @@ def syllabus(path: Path | None = None) -> Syllabus:
     else:
         import tomli as tomllib  # of an extra: a chapter can be read in the terminal without it
     data = tomllib.loads((path or root() / "chapters" / "syllabus.toml").read_text(encoding="utf-8"))
-    chapters = tuple(Chapter(c["number"], c["title"], tuple(c["modules"])) for c in data["chapter"])
+    chapters = tuple(
+        Chapter(c["number"], c["title"], tuple(c["modules"]), tuple(c.get("labs", ()))) for c in data["chapter"]
+    )
     return Syllabus(chapters, tuple(data["outside"]["modules"]))

@@ -88,7 +88,7 @@ class Choice:
         return EngineTarget("engine", AsyncLLM(self.model, **settings)).opened()
 
     def _process(self, settings: Mapping[str, Any]) -> AbstractContextManager[Target]:
-        from nanoinfer.serve.engine_process import ProcessLLM
+        from nanoinfer.remote.llm import ProcessLLM
 
         return EngineTarget("process", ProcessLLM(self.model, **settings)).opened()
 

@@ -16,7 +16,7 @@ from triton.experimental.gluon import language as gl
 
 from nanoinfer.kernels.few_rows import begin
 from nanoinfer.kernels.few_rows import wait as wait_for_the_kernel_ahead
-from nanoinfer.kernels.persistent_words import put, stamped, value_of, wait
+from nanoinfer.labs.one_kernel.words import put, stamped, value_of, wait
 
 KINDS = ("counter", "flags", "words")
 

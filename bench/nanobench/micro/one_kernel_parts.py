@@ -26,8 +26,8 @@ from nanoinfer.engine.step import decode_step
 from nanoinfer.kernels import sampling
 from nanoinfer.kernels.fused import FusedOps
 from nanoinfer.kernels.fused_forward import FusedForward
-from nanoinfer.kernels.persistent import Persistent
-from nanoinfer.kernels.persistent_words import POLLS
+from nanoinfer.labs.one_kernel.persistent import Persistent
+from nanoinfer.labs.one_kernel.shape import Shape
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 
@@ -40,11 +40,11 @@ TURNS = 3
 REPEATS, ROUNDS = 9, 400
 NEAR = 0.01  # of the largest logit: how far below float32's best a chosen one may be
 PERSISTENT: dict[str, dict[str, Any]] = {
-    "one kernel, nothing asked for ahead": {"ahead": False},
-    "one kernel, words side by side": {"spread": 1},
+    "one kernel, nothing asked for ahead": {"AHEAD": False},
+    "one kernel, words side by side": {"SPREAD": 1},
     "one kernel, 120 programs": {"programs": 120},
     "one kernel": {},
-    "one kernel, nobody waits": {"polls": 0},
+    "one kernel, nobody waits": {"POLLS": 0},
 }
 
 
@@ -101,7 +101,7 @@ def _exchange(kind: str, programs: int, device: torch.device) -> tuple[float, Te
 
     def launch() -> None:
         if kind == "words":
-            kernels.words_kernel[(programs,)](words, failed, out, POLLS=POLLS, **settings)
+            kernels.words_kernel[(programs,)](words, failed, out, POLLS=Shape.POLLS, **settings)
         else:
             kernel = kernels.counter_kernel if kind == "counter" else kernels.flags_kernel
             kernel[(programs,)](values, flags, out, **settings)
@@ -131,7 +131,7 @@ def steps(model: GPT2) -> list[StepTime]:
                 seconds, tokens = _one_row(model, arm, 0.8 if sampled else 0.0)
             finally:
                 model.ops = ops
-            right = not sampled and PERSISTENT.get(arm, {}).get("polls") != 0
+            right = not sampled and PERSISTENT.get(arm, {}).get("POLLS") != 0
             same, short = _against(exact, tokens) if right else (None, None)
             if short is not None and short > NEAR:
                 raise RuntimeError(f"{arm}: a token's logit is {short:.2g} of the largest below float32's best")

@@ -11,7 +11,7 @@ from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.micro.queue_load import Load, at_once, drawn, greedy, say
 from nanoinfer.devices import choose_device
-from nanoinfer.parallel.replicas import ReplicatedLLM
+from nanoinfer.remote.llm import RemoteLLM
 
 BURST = Load()  # its lengths
 
@@ -51,7 +51,7 @@ def measure(
         arms = {}
         for count in (1, replicas):
             arms[count] = llm = stack.enter_context(
-                ReplicatedLLM(
+                RemoteLLM(
                     model, replicas=count, device=device_name, engine=engine, max_batch=rows,
                     kv_blocks=rows * -(-(prompt[1] + new[1]) // 16),  # what they can use, and no more
                     prefix_caching=False, preemption=False,

@@ -56,6 +56,16 @@ class StepTimeline(Record):
     host: tuple[HostEvent, ...]
     kernels: tuple[Kernel, ...]  # empty on a CPU
 
+    @property
+    def busy(self) -> float:
+        """Share of the step in which the GPU runs something: the union of its kernels' times."""
+        total, until = 0.0, 0.0
+        for kernel in sorted(self.kernels, key=lambda k: k.start_us):
+            end = kernel.start_us + kernel.duration_us
+            total += max(0.0, end - max(until, kernel.start_us))
+            until = max(until, end)
+        return total / self.duration_us
+
 
 class Timeline(ResultsFile):
     """One run of `python -m bench timeline`."""

@@ -16,7 +16,7 @@ from nanoinfer.engine.queue import ARRIVED, Queued
 def plan(prompts: list[int], computed: list[int], budget: int, chunk: int) -> list[tuple[int, int, bool]]:
     """The next step: (request, tokens, whether a new token follows) for each request that gets any, in order.
 
-    prompts: the length of each request's prompt, at least 1; who came first stands first. computed: how many of its
+    prompts: the length of each request's prompt, at least 1, in order of arrival. computed: how many of its
     tokens have been in a step. Where that is its whole prompt, or more, the request is decoding: it gets 1 token, its
     newest, and a new one follows. All others still read their prompt, also where one token of it is left, and get the
     next tokens of it: those that are left, but at most `chunk` and what is left of the budget. A new token follows
@@ -83,8 +83,8 @@ EXERCISE = Spec(
     title="Plan a step within a budget",
     reference=plan,
     task=(
-        "A step has a budget of tokens. Some requests are decoding, others still read their prompts. Say who gets how\n"
-        "many tokens in the next step, and after whose tokens a new one is chosen."
+        "A step has a budget of tokens. Some requests are decoding, others still read their prompts. Say how many\n"
+        "tokens each request gets in the next step, and which of them then get a new token."
     ),
     invariants=(
         "a request that is decoding is in every step, however many prompts there are",
@@ -114,7 +114,7 @@ EXERCISE = Spec(
         "  for each request in order of arrival:\n"
         "      the smallest of: what its prompt lacks, a chunk, what is left\n"
         "      if that is something: put it into the step, noting whether it ends the prompt, and take it off\n"
-        "  hand the step back",
+        "  return the step",
     ),
 )
 

@@ -17,14 +17,14 @@ def admit(
 ) -> tuple[list[int], list[int]]:
     """The waiting requests that begin now, and those that are refused for ever; both in order of arrival.
 
-    waiting: (prompt tokens, new tokens at most) of each request; who came first stands first. running: the same of the
-    rows that run, and as a third number the blocks that each holds. free: the blocks that nobody holds; a block holds
+    waiting: (prompt tokens, new tokens at most) of each request, in order of arrival. running: the same of the
+    rows that run, and as a third number the blocks that each holds. free: the blocks that no row holds; a block holds
     `block_size` tokens. max_rows: the most rows that may run at once.
     A request begins only if its longest text, prompt and all new tokens, can be had to the last block: so every row
     that runs has a reservation, those blocks of its own longest text that it does not hold yet. They are among the free
-    ones, and promised. Nobody begins before somebody who came earlier and must wait.
+    ones, and promised. No request overtakes one that must wait.
     A request is refused if the whole pool, the free blocks and the held ones, could not hold its longest text; then it
-    keeps nobody waiting. Nobody else is refused.
+    holds up no other. No other request is refused.
     """
     available = free - sum(-(-(prompt + new) // block_size) - held for prompt, new, held in running)
     pool = free + sum(held for _, _, held in running)
@@ -100,10 +100,10 @@ EXERCISE = Spec(
         "whether it can run now. One that cannot run now ends the admissions, but not the refusals.",
         "Pseudocode:\n"
         "  promised to a running row: the blocks of its longest text, without those it holds\n"
-        "  available: what is free and promised to nobody\n"
+        "  available: what is free and not promised\n"
         "  for each waiting request:\n"
         "      more blocks than the pool has? note it as refused, and look at the next\n"
-        "      too many for what is available, no row left, or somebody before it waits? it waits\n"
+        "      too many for what is available, no row left, or one before it waits? it waits\n"
         "      else it begins: its blocks are promised from now on",
     ),
 )

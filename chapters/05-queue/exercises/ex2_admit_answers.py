@@ -180,14 +180,14 @@ EQUIVALENT: dict[str, str] = {}
 def told(waiting: list[int], running: list[tuple[int, int]], free: int, block_size: int, max_rows: int) -> list[str]:
     """What becomes of each waiting request: "begins", "waits" or "refused".
 
-    waiting: the longest text of each request, prompt and all new tokens; who came first stands first. running: of each
-    row that runs (the blocks that it holds, its longest text). free: the blocks that nobody holds; a block holds
+    waiting: the longest text of each request, prompt and all new tokens, in order of arrival. running: of each
+    row that runs (the blocks that it holds, its longest text). free: the blocks that no row holds; a block holds
     `block_size` tokens. max_rows: the most rows that may run at once.
     A request begins only if its longest text can be had to the last block: so every row that runs has a reservation,
-    those blocks of its own longest text that it does not hold yet. They are among the free ones, and promised. Nobody
-    begins before somebody who came earlier and must wait.
+    those blocks of its own longest text that it does not hold yet. They are among the free ones, and promised. No
+    request overtakes one that must wait.
     A request is refused if the whole pool, the free blocks and the held ones, could not hold its longest text; then it
-    keeps nobody waiting. Nobody else is refused.
+    holds up no other. No other request is refused.
     """
     pool = free + sum(held for held, _ in running)
     left, rows, ends = pool - sum(-(-text // block_size) for _, text in running), max_rows - len(running), False
@@ -216,9 +216,9 @@ def counted(
     blocks, held or free; a block holds `block_size` tokens. max_rows: the most rows that may run at once.
     A request begins only if its longest text, prompt and all new tokens, can be had to the last block: so every row
     that runs has a reservation, those blocks of its own longest text that it does not hold yet. They are among the free
-    ones, and promised. Nobody begins before somebody who came earlier and must wait.
-    A request is refused if the whole pool could not hold its longest text; then it keeps nobody waiting. Nobody else
-    is refused.
+    ones, and promised. No request overtakes one that must wait.
+    A request is refused if the whole pool could not hold its longest text; then it holds up no other. No other
+    request is refused.
     """
     left = pool - sum(-(-(p + n) // block_size) for p, n in zip(rows["prompt"], rows["new"], strict=True))
     needs = [-(-(p + n) // block_size) for p, n in zip(requests["prompt"], requests["new"], strict=True)]

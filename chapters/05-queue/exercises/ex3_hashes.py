@@ -93,7 +93,7 @@ EXERCISE = Spec(
     reference=keys_and_hits,
     task=(
         "Two texts that begin alike can share the keys and values of that beginning. Give each full block a key that\n"
-        "stands for all tokens up to its end, and find the blocks that somebody has computed already."
+        "stands for all tokens up to its end, and find the blocks that have been computed already."
     ),
     invariants=(
         "two blocks have the same key where their tokens and all tokens before them are the same, and nowhere else",
@@ -120,7 +120,7 @@ EXERCISE = Spec(
         "  parent: at first the root\n"
         "  for each piece of the prompt that fills a block: its key, which is the parent of the next one\n"
         "  how many blocks the prompt without its last token fills: of so many keys, one after the other,\n"
-        "      take the block, and stop at the first that nobody knows",
+        "      take the block, and stop at the first that is not known",
     ),
 )
 

@@ -74,8 +74,8 @@ EXERCISE = Spec(
     title="Share, give back, find again",
     reference=share,
     task=(
-        "Rows whose texts begin alike hold the same blocks; a block that nobody holds is kept as long as its room is\n"
-        "not wanted. Play a history of rows that begin, write and end."
+        "Rows whose texts begin alike hold the same blocks. A block that no row holds is kept until its memory is\n"
+        "needed. Play a history of rows that begin, write and end."
     ),
     invariants=(
         "a block is free, idle or held, never two of these; it is held as long as one row holds it",
@@ -85,7 +85,7 @@ EXERCISE = Spec(
     ),
     lines=30,
     example=_example,
-    section="Blocks that rows share",
+    section="Blocks that sequences share",
     axes=("result", "item", "block"),
     typed=True,
     tolerance=1e-9,
@@ -93,7 +93,7 @@ EXERCISE = Spec(
     refuse=("nanoinfer.cache.sharing:SharedBlocks.reserve", "nanoinfer.cache.sharing:SharedBlocks.give_back"),
     hints=(
         "Invariant: in the example row 2 finds a, which row 1 still holds, and b, which is idle. It lacks one block\n"
-        "and gets the free one that nobody has had yet, 4, though 2 is free as well: 2 was given back later.",
+        "and gets the free one that no row has had yet, 4, though 2 is free as well: 2 was given back later.",
         "Place: keep five things: a queue of free blocks, a queue of idle ones, a count for each block, what each key\n"
         "finds, and what each running row holds. A row that begins first looks, then asks whether there is enough,\n"
         "and only then changes anything. The idle blocks that it has found itself are not there to be given away.",

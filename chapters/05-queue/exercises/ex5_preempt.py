@@ -17,15 +17,15 @@ def step(
 ) -> tuple[list[int], int, list[int], list[tuple[int, int]]]:
     """One step: each row's blocks after it, the free ones, who was preempted, and what is sent, (row, its new token).
 
-    rows: who came first stands first. Each has "prompt", its token ids; "new", the tokens that it has been given and
+    rows: in order of arrival. Each has "prompt", its token ids; "new", the tokens that it has been given and
     that have been sent; "seed"; "blocks", how many it holds. Those that hold blocks run; they come before all that hold
-    none, which wait: they have not begun, or were preempted. free: the blocks that nobody holds.
+    none, which wait: they have not begun, or were preempted. free: the blocks that no row holds.
     First, the oldest row first, each that runs gets the blocks that it lacks to hold its text, prompt and new tokens,
     of which this step writes the newest. As long as too few are free for that, the youngest of all that run is
     preempted: it gives back all its blocks, and waits. That may be the row itself. List the preempted rows in that
     order.
     Then those that wait begin, or begin again, the oldest first, each with the blocks that its text needs: as long as
-    there are enough, and also who was preempted in this step. Nobody overtakes a row that must wait. A row alone always
+    there are enough, and also who was preempted in this step. None overtakes a row that must wait. A row alone always
     finds room.
     Then each row that now runs gets one token, next_token(text, seed, step): its whole text so far, its own seed, and
     as step how many new tokens it has had. It is called once for each of these rows, in their order, and nothing else
@@ -97,18 +97,18 @@ EXERCISE = Spec(
     title="Preempt, and go on as if nothing had been",
     reference=step,
     task=(
-        "Rows grow, and no block is free. Choose who gives blocks back, let those that wait begin where there is\n"
-        "room, and give each running row its next token: the one that it would have got with all the room there is."
+        "Rows grow, and no block is free. Choose which give blocks back, let those that wait begin where there are\n"
+        "blocks, and give each running row its next token: the one that it would have got in a larger pool."
     ),
     invariants=(
         "no block is lost: the free blocks and all that are held are as many after the step as before it",
         "the oldest row gets a token in every step, so that some row always ends",
-        "a row's tokens depend on its text, its seed and the number of its step, and on nobody's blocks",
+        "a row's tokens depend on its text, its seed and the number of its step, and not on blocks",
         "each token is sent once, however often its row is preempted",
     ),
     lines=22,
     example=_example,
-    section="Preemption, and the same tokens",
+    section="Reserve, or take it back",
     axes=(("blocks", "row"), ("free blocks",), ("preempted", "place"), ("sent", "place", ("row",), ("token",))),
     typed=True,
     tolerance=1e-9,

@@ -207,7 +207,7 @@ def tick(
     newest token. As long as too few are free for that, the youngest of all that run is preempted: it gives back all its
     blocks, and waits, before all others that do. That may be the row itself. "preempted": how many were.
     Then those that wait begin, or begin again, the oldest first, each with the blocks that its text needs: as long as
-    there are enough. Nobody overtakes a row that must wait. A row alone always finds room.
+    there are enough. None overtakes a row that must wait. A row alone always finds room.
     "tokens": for each row that now runs, the oldest first, next_token(seed, step, text): its own seed, as step how many
     new tokens it has had, and its whole text so far. It is called once for each of these rows, in their order, and
     nothing else is sent.

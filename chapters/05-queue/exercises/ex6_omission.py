@@ -19,8 +19,8 @@ def latencies(
     what the clients wrote down, in any order: (request, client, sent, ended, ok). request: its place in `due`. client:
     who sent it; each of them sends one request after the other, so that it may be late. ok: whether the answer was a
     good one; if not, the request was refused or failed. A request that failed may have been sent again, by the same
-    client or another one, and one that nobody came to send is not in the log.
-    Whoever asks waits from when the request is due to the end of its first good answer, the one that ended first; if
+    client or another one, and one that was never sent is not in the log.
+    A user waits from when the request is due to the end of its first good answer, the one that ended first; if
     there is none, for ever: math.inf. The percentile of p percent (1 to 100) is the smallest of all latencies that at
     least p percent of the requests do not exceed: the nearest rank, with nothing between two ranks.
     """
@@ -44,7 +44,7 @@ EXERCISE = Spec(
     reference=latencies,
     task=(
         "Clients sent requests to a server, and each waited for its answer before it sent the next. By their own\n"
-        "clocks all answers but a few came soon. Say how long those who asked have waited, by the schedule."
+        "clocks all answers but a few came soon. Say how long the users waited, by the schedule."
     ),
     invariants=(
         "there are as many latencies as requests in the schedule, whatever became of them",
@@ -54,7 +54,7 @@ EXERCISE = Spec(
     ),
     lines=9,
     example=_example,
-    section="Coordinated omission",
+    section="Measure from when a request is due",
     axes=("list", "number"),
     tolerance=1e-9,
     imports=("import math",),

@@ -202,8 +202,8 @@ def from_gaps(
     a schedule that was made before the run. clients: what each client wrote down: (request, sent, ended, outcome) of
     each of its sends. request: the place in the schedule. outcome: "ok" for a good answer; "refused" or "failed" if
     not. Each client sends one request after the other, so that it may be late. A request that failed may have been
-    sent again, by the same client or another one, and one that nobody came to send is in no list.
-    Whoever asks waits from when the request arrives to the end of its first good answer, the one that ended first; if
+    sent again, by the same client or another one, and one that was never sent is in no list.
+    A user waits from when the request arrives to the end of its first good answer, the one that ended first; if
     there is none, for ever: math.inf. The percentile of p percent (1 to 100) is the smallest of all latencies that at
     least p percent of the requests do not exceed: the nearest rank, with nothing between two ranks.
     """

@@ -114,7 +114,7 @@ EXERCISE = Spec(
     verdicts=True,
     fixed=True,
     hints=(
-        "Invariant: a queue is right if each request gets its own letters, and nobody waits for ever. So what\n"
+        "Invariant: a queue is right if each request gets its own letters, and none waits for ever. So what\n"
         "has to vary is who runs beside whom, how much room there is, and what was there before.",
         "Place: one loop over events that looks at all that the contract promises, and several scenes for it. In\n"
         "which scene do two rows share blocks? When is a block taken anew that was known before? Who is\n"
@@ -124,10 +124,10 @@ EXERCISE = Spec(
         "  a scene: the limits, and who arrives ahead of which step; so many steps that all must be over:\n"
         "      after each step: were the letters fed within the budget, and was the first of those that have\n"
         "      not ended fed lately?\n"
-        "      at the end: what came is what was wanted, for everybody\n"
+        "      at the end: what came is what was wanted, for each request\n"
         "  scenes: prompts that keep coming while a row writes; one prompt twice at once, and again after\n"
         "      others; the same words after another beginning; two rows that outgrow the pool; one that waits\n"
-        "      while blocks of its prompt are in use; one that needs all blocks after somebody was cancelled;\n"
+        "      while blocks of its prompt are in use; one that needs all blocks after another was cancelled;\n"
         "      and one that is too large",
     ),
 )  # fmt: skip

@@ -98,10 +98,10 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Prompts in pieces",
+    title="Prompts in chunks",
     reference=next_step,
     task=(
-        "A long prompt in one step makes everybody else wait, so a step is given a budget, and prompts are read in as\n"
+        "A long prompt in one step makes all others wait, so a step is given a budget, and prompts are read in as\n"
         "many steps as it takes. Say what the next step brings: which tokens, where each of them stands in its text,\n"
         "where the rows' parts lie in the step, and after which tokens a new one is to be chosen."
     ),
@@ -109,7 +109,7 @@ EXERCISE = Spec(
         "the steps of a text, one after the other, bring each of its tokens once, in order",
         "nothing is padded: as many ids, positions and rows as `starts` says at its end, at most `budget`",
         "a token is chosen once for each text, in the step that brings its last token",
-        "a row that has one token left brings one: decode is a piece of one token",
+        "a row that has one token left brings one: decode is a chunk of one token",
     ),
     lines=12,
     example=_example,
@@ -123,7 +123,7 @@ EXERCISE = Spec(
     refuse=("nanoinfer.model.batch:Batch.of", "nanoinfer.engine.queue:QueueEngine.schedule"),
     hints=(
         "Invariant: write the positions of one row down, step after step. They are 0, 1, 2, ... without a gap and\n"
-        "without repetition, whatever its neighbours bring.",
+        "without repetition, whatever its neighbors bring.",
         "Place: one loop over the rows. How long the step is by now says two things: what is left of the budget, and\n"
         "where this row's part begins. The smallest of three numbers is how much the row brings; whether that reaches\n"
         "its text's end decides about logits, and nothing else does.",

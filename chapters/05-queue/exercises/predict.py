@@ -40,7 +40,7 @@ def no_queue(device: torch.device) -> float:
 
 
 def wait_factor(device: torch.device) -> float:
-    """p99 of the first token at nine tenths of the capacity over that at half, on the clock by rule."""
+    """p99 of the first token at nine tenths of the capacity over that at half, on the simulated clock."""
     everyone = clock.run([clock.Ask(0.0, 48, 32)] * 200, clock.engine(8))
     per_second = 200 / everyone.seconds
     runs = [
@@ -88,8 +88,8 @@ def cached(device: torch.device) -> float:
 
 def _steps(bound: float, measured: float) -> str:
     return (
-        "the last text to begin may be a long one, and then rows are idle at the end in both; nobody knows lengths "
-        "beforehand, so nobody can begin with the longest"
+        "the last sequence to begin may be a long one, and then rows are idle at the end in both; no length is known "
+        "in advance, so an engine cannot begin with the longest"
     )
 
 
@@ -103,7 +103,7 @@ def _wait(bound: float, measured: float) -> str:
 def _gain(bound: float, measured: float) -> str:
     if measured > 8.5:
         return "the fixed part of each call is shared as well"
-    return "a step of eight rows does eight times the arithmetic, and only what it waits for besides is shared"
+    return "a step of eight rows does eight times the arithmetic, and shares only the rest of its time"
 
 
 def _cached(bound: float, measured: float) -> str:

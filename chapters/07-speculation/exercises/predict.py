@@ -92,41 +92,41 @@ def looked_up(device: torch.device) -> float:
 
 
 def _tokens(bound: float, measured: float) -> str:
-    return "the formula is a mean, and so many tokens are some thirty steps; the limit cuts the last one as well"
+    return "the formula is a mean, and this was some thirty steps; the limit also cuts the last one"
 
 
 def _one(bound: float, measured: float) -> str:
     if measured > 2:
-        return "on this machine arithmetic is not free even for one row: a CPU multiplies about as slowly as it reads"
-    return "besides the weights there are the sampling of five places, attention for five tokens, and the drafting"
+        return "here arithmetic is not free even for one sequence: a CPU multiplies about as slowly as it reads"
+    return "sampling at five positions, attention for five tokens, and drafting also take time"
 
 
 def _many(bound: float, measured: float) -> str:
     if measured > K + 1:
-        return "more than arithmetic: each place is sampled for itself, and larger tensors leave the processor's caches"
-    return "what a step costs besides arithmetic is shared by five times as many tokens"
+        return "not only arithmetic grows: each position is sampled, and larger tensors leave the processor's caches"
+    return "the fixed cost of a step is shared by five times as many tokens"
 
 
 def _looked_up(bound: float, measured: float) -> str:
-    return "a draft needs an n-gram that stood there before and went on alike; where the text is new, there is none"
+    return "a draft needs an n-gram that was there before and went on in the same way; in new text there is none"
 
 
 PREDICTIONS = (
     Prediction(
-        "tokens", f"One row, {K} drafts a step, each right with probability {ALPHA} where all before it are. How many "
-        "tokens does a step give?", "tokens",
+        "tokens", f"One sequence, {K} drafts a step, each right with probability {ALPHA} if all before it are. How "
+        "many tokens does a step give?", "tokens",
         formula, "1 + alpha + ... + alpha to the power of k", tokens, _tokens,
     ),
     Prediction(
-        "one row", f"One row brings {K} drafts to each step. How many times as long as a plain step does one take?",
-        "times", no_more, "reading the weights, and nothing else", one_row, _one,
+        "one row", f"One sequence brings {K} drafts to each step. How many times as long as a plain step does it "
+        "take?", "times", no_more, "reading the weights, and nothing else", one_row, _one,
     ),
     Prediction(
-        "many rows", f"{ROWS} rows bring {K} drafts each. How many times as long as a plain step of as many rows?",
-        "times", all_arithmetic, "five times the arithmetic, and nothing else", many_rows, _many,
+        "many rows", f"{ROWS} sequences bring {K} drafts each. How many times as long as a plain step does a step "
+        "take?", "times", all_arithmetic, "five times the arithmetic, and nothing else", many_rows, _many,
     ),
     Prediction(
-        "lookup", f"A greedy row whose prompt holds its own first answer, and then the same question; {K} drafts by "
+        "lookup", f"A greedy sequence whose prompt has its own first answer, and then the same question; {K} drafts by "
         "prompt lookup. How many tokens does a step give?", "tokens",
         all_right, "all drafts right, at every step", looked_up, _looked_up,
     ),

@@ -113,7 +113,7 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.parallel.replica_loop:ReplicaLoop.submit",),
+    refuse=("nanoinfer.parallel.replicas:ReplicaLoop.submit",),
     hints=(
         "Invariant: in the example a goes to replica 0, and b to 1, which has no row yet. When replica 0 dies, a has\n"
         "been given a token, so it goes on after four, of which one is new. A request that began with 5, 6 ahead of\n"

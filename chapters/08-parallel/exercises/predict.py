@@ -16,7 +16,7 @@ from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import fill_model, load_model, random_model, random_weights
-from nanoinfer.parallel.replica_loop import WORTH, Beginnings, block_names
+from nanoinfer.parallel.replicas import WORTH, Beginnings, block_names
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
 

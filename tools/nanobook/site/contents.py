@@ -53,7 +53,7 @@ def source() -> dict[str, tuple[str, ...]]:
     listed = {module for chapter in known.chapters for module in chapter.modules}
     outside = (module for name in known.outside if name[0] != "_" and name != "cli" for module in _modules(name))
     around = tuple(module for module in outside if module not in listed)
-    chapters = {f"Source of chapter {c.number}: {c.title}": c.modules for c in known.chapters}
+    chapters = {f"Source of chapter {c.number}: {c.title}": c.modules + c.labs for c in known.chapters}
     return {**chapters, "Source of no chapter": around}
 
 

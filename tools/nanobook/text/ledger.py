@@ -19,10 +19,11 @@ BATCHES = (1, 8, 64, 256)
 
 @dataclass(frozen=True)
 class Rung:
-    """An engine's chapter, and the engine that it is compared with."""
+    """An engine's chapter, the engine that it is compared with, and whether it is of a lab."""
 
     chapter: int
     before: str | None
+    lab: bool = False
 
 
 RUNGS = {
@@ -34,7 +35,7 @@ RUNGS = {
     "paged-graph-unfused": Rung(4, "paged"),
     "paged-graph": Rung(4, "paged-graph-unfused"),
     "fused": Rung(6, "paged-graph"),
-    "persistent": Rung(6, "fused"),
+    "persistent": Rung(6, "fused", lab=True),
 }
 GRAPHED_PEERS = ("transformers-static-compile", "vllm", "vllm-triton-attention")
 
@@ -50,10 +51,10 @@ def ledger(
     """
     model = model or models_of(report)[0]
     header = ["engine", "chapter", "added lines", *(f"B = {batch}" for batch in batches), "where it loses"]
-    added = {chapter.number: chapter.lines() for chapter in syllabus().chapters}
+    chapters = {chapter.number: chapter for chapter in syllabus().chapters}
     rows = []
     measured = set[str | None](engines_of(report.find(model=model)))
-    shown: set[int] = set()
+    shown: set[tuple[int, bool]] = set()
     for engine, rung in RUNGS.items():
         before = rung.before
         if engine in ENGINES and before in UNFUSED and before not in measured:
@@ -61,8 +62,9 @@ def ledger(
         if not measured.issuperset({engine, before} - {None}):
             continue
         # A chapter with several engines adds its lines once: they are shown at the first of them.
-        lines = "as above" if rung.chapter in shown else str(added[rung.chapter])
-        shown.add(rung.chapter)
+        source = rung.chapter, rung.lab
+        lines = "as above" if source in shown else str(chapters[rung.chapter].lines(rung.lab))
+        shown.add(source)
         over = f" over `{before}`" if before else ""
         compared = _compared(report, model, engine, before, batches)
         rows.append([f"`{engine}`{over}", str(rung.chapter), lines, *compared])

@@ -64,7 +64,7 @@ def value(words: str, folder: Path) -> str:
     if example.is_file():
         return number(example, rest)
     if first == "lines":
-        return f"{syllabus().chapters[int(rest[0]) - 1].lines():,}"
+        return f"{syllabus().chapters[int(rest[0]) - 1].lines(rest[1:] == ['labs']):,}"
     report = load(first, folder)
     between = rest[-1:] == ["between"]
     rest = rest[:-1] if between else rest

@@ -106,16 +106,6 @@ def decoding(timeline: Timeline) -> str:
     return f"{of}, {timeline.context} tokens of context"
 
 
-def busy(step: StepTimeline) -> float:
-    """Share of the step in which the GPU runs something: the union of its kernels' times."""
-    total, until = 0.0, 0.0
-    for kernel in sorted(step.kernels, key=lambda k: k.start_us):
-        end = kernel.start_us + kernel.duration_us
-        total += max(0.0, end - max(until, kernel.start_us))
-        until = max(until, end)
-    return total / step.duration_us
-
-
 def _counts(step: StepTimeline) -> tuple[int, int]:
     kinds: Sequence[str] = [event.kind for event in step.host]
     return kinds.count("operator"), kinds.count("launch")
@@ -126,12 +116,12 @@ def _caption(step: StepTimeline, gpu: bool) -> str:
     if not gpu:
         return f"{step.engine}: {operators} operators in {significant(step.duration_us)} µs"
     launched = f"{launches} launch{'' if launches == 1 else 'es'}"
-    return f"{step.engine}: {launched}, {len(step.kernels)} kernels; the GPU is busy {share(busy(step))}"
+    return f"{step.engine}: {launched}, {len(step.kernels)} kernels; the GPU is busy {share(step.busy)}"
 
 
 def _row(step: StepTimeline, gpu: bool) -> tuple[str, ...]:
     operators, launches = _counts(step)
     taken = significant(sum(kernel.duration_us for kernel in step.kernels))
-    on_gpu = (str(launches), str(len(step.kernels)), f"{taken} µs", share(busy(step))) if gpu else ("–",) * 4
+    on_gpu = (str(launches), str(len(step.kernels)), f"{taken} µs", share(step.busy)) if gpu else ("–",) * 4
     times = (f"{significant(step.unprofiled_us)} µs", f"{significant(step.duration_us)} µs")
     return (step.engine, *times, str(operators), *on_gpu)

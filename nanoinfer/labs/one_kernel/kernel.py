@@ -8,7 +8,7 @@ shared memory. Gluon is Triton's lower level: which thread holds what is known h
 """
 
 # mypy: disable-error-code="assignment,attr-defined"
-# ruff: noqa: PLR0912, PLR0915, RUF005  one launch is one function; the compiler knows tuples by their sums
+# ruff: noqa: PLR0912, PLR0915  one launch is one function
 
 from __future__ import annotations
 
@@ -16,22 +16,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from nanoinfer.kernels.persistent_parts import (
-    ask,
-    ask_head,
-    attend,
-    gumbel,
-    join,
-    layer_ahead,
-    room,
-    share,
-    small_loads,
-    stream_of,
-    take,
-    times,
-    word_of,
-)
-from nanoinfer.kernels.persistent_words import SCALE, add, delay, fixed, put, stamped, value_of, wait
+from nanoinfer.labs.one_kernel import parts
+from nanoinfer.labs.one_kernel.attention import attend, join
+from nanoinfer.labs.one_kernel.parts import LINE, PLAIN, ROWS
+from nanoinfer.labs.one_kernel.words import ONE, SCALE, add, delay, fixed, put, stamped, value_of, wait
 
 ID_BITS = gl.constexpr(17)  # of a token id beside its score
 
@@ -42,38 +30,28 @@ def token_kernel(
     integers, integer_stride, floats, counter, sums_space, words_space, failed, S: gl.constexpr,
 ):  # fmt: skip
     """S: a `Shape`. See `persistent.Persistent` for what the tensors are."""
-    FLAT: gl.constexpr = gl.BlockedLayout([8], [32], [8], [0])
-    ROWS: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [8, 1], [1, 0])  # a row a warp
     ROW: gl.constexpr = gl.SliceLayout(1, ROWS)
     COLUMNS: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [8, 1], [1, 0])  # a column a thread
-    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [8], [0])  # one a thread, or every 256th
     AT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // S.D, S.D // 8], [8, 1], [1, 0])  # tokens, and a head's numbers
-    OUT: gl.constexpr = gl.BlockedLayout(
-        [1, S.D // 4], [8, 4], [8, 1], [1, 0]
-    )  # the projection's rows, four lanes each
-    ONE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    OUT: gl.constexpr = gl.BlockedLayout([1, S.D // 4], [8, 4], [8, 1], [1, 0])  # a row of the projection, four lanes
     D: gl.constexpr = S.D
     C: gl.constexpr = S.C
     pid = gl.program_id(0)
     head = pid // S.P
     j = pid % S.P
     element: gl.constexpr = stream.dtype.element_ty
-    q_room = room(element, S.TQ, S.NC)
-    up_room = room(element, S.TF, S.NC)
-    down_room = room(element, S.TF, S.NC)
-    head_room = room(element, S.STAGES, S.NC)
-    held = gl.allocate_shared_memory(gl.float32, [S.NC_POWER * 256], ONE)
-    totals = gl.allocate_shared_memory(gl.float32, [8], ONE)
-    squares = gl.allocate_shared_memory(gl.float32, [8], ONE)
-    qkv = gl.allocate_shared_memory(gl.float32, [256], ONE)
-    a_tops = gl.allocate_shared_memory(gl.float32, [8], ONE)
-    a_totals = gl.allocate_shared_memory(gl.float32, [8], ONE)
-    a_outs = gl.allocate_shared_memory(gl.float32, [8, D], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-    joined = gl.allocate_shared_memory(gl.float32, [S.JOIN], ONE)
-    inner = ()
-    for _ in gl.static_range(gl.constexpr(S.TF)):
-        inner = inner + (gl.allocate_shared_memory(gl.float32, [8], ONE),)
-    ask(q_room, stream, pid * 0, 0, S.TQ, S.RQ, FLAT, S)
+    q_room = parts.room(element, S.TQ * S.NC)
+    up_room = parts.room(element, S.TF * S.NC)
+    down_room = parts.room(element, S.TF * S.NC)
+    head_room = parts.room(element, S.STAGES * S.NC)
+    held = gl.allocate_shared_memory(gl.float32, [S.NC_POWER * 256], PLAIN)
+    totals, squares = parts.room(gl.float32, 2, 8)
+    qkv = gl.allocate_shared_memory(gl.float32, [256], PLAIN)
+    tops, weights = parts.room(gl.float32, 2, 8)
+    outs = gl.allocate_shared_memory(gl.float32, [8, D], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    joined = gl.allocate_shared_memory(gl.float32, [S.JOIN], PLAIN)
+    inner = parts.room(gl.float32, S.TF, 8)
+    parts.ask(q_room, stream, pid * 0, 0, S.TQ, S.RQ, S)
     async_copy.commit_group()
 
     failed = failed.to(gl.int64)
@@ -95,8 +73,7 @@ def token_kernel(
         gl.store(other + start + line, (line * 0).to(gl.int64), mask=start + line < WORDS)
 
     # Where the tokens of this program's part of the context lie, in every layer.
-    length = position + 1
-    per = gl.cdiv(length, S.P)
+    per = gl.cdiv(position + 1, S.P)
     own = gl.arange(0, S.N, gl.SliceLayout(1, AT))
     t = j * per + own
     known = (own < per) & (t < position)
@@ -111,142 +88,120 @@ def token_kernel(
     x = gl.load(wte + token * C + c, mask=inside, other=0.0).to(gl.float32)
     x += gl.load(wpe + position * C + c, mask=inside, other=0.0).to(gl.float32)
     stream_words = fixed(x)
-    ask(up_room, stream, pid * 0, S.TQ, S.TF, S.RF, FLAT, S)
+    parts.ask(up_room, stream, pid * 0, S.TQ, S.TF, S.RF, S)
     async_copy.commit_group()
-    ask(down_room, stream, pid * 0, S.TQ + S.TF, S.TF, S.TF * 8, FLAT, S)
+    parts.ask(down_room, stream, pid * 0, S.TQ + S.TF, S.TF, S.TF * 8, S)
     async_copy.commit_group()
     mine_too = inside & (c // gl.cdiv(C, S.G) == pid)  # the columns that this program passes on
     q_words = words_space + head * 3 * D
-    parts = words_space + 3 * C
-    finals = parts + S.G * (D + 2)
+    part_words = words_space + 3 * C
+    finals = part_words + S.G * (D + 2)
     r8 = gl.arange(0, 8, ROW)
     out_row = gl.arange(0, S.RJ_POWER, gl.SliceLayout(1, OUT))
     out_k = gl.arange(0, D, gl.SliceLayout(0, OUT))
     d = gl.arange(0, D, gl.SliceLayout(0, AT))
     column = gl.arange(0, 256, gl.SliceLayout(1, COLUMNS))
-    gain, bias, q_sums = small_loads(gains, biases, row_sums, pid * 0, c, inside, mine_too, r8, S)
+    gain, bias, q_sums = parts.half_layer(gains, biases, row_sums, pid * 0, 0, c, inside, mine_too, S)
     for layer in range(S.L):
         stamp = (launch * (S.L + 1) + layer + 1) & 0xFFFFFFFF
         code = layer * 8
-        small = row_sums + ((layer * S.G + pid) * (2 * (S.TQ + S.TF) * 8)).to(gl.int64) + r8
         k_here = k_pool + layer.to(gl.int64) * layer_stride
         v_here = v_pool + layer.to(gl.int64) * layer_stride
         # 1. Queries, keys and values: this program's rows of its head.
         async_copy.wait_group(2)
-        tiles = take(q_room, 0, S.TQ, FLAT, S)
+        tiles = parts.take(q_room, 0, S.TQ, S)
         if layer > 0:
-            stream_words = stream_of(mine + (layer - 1) * SPACE, c, S.G + 1, failed, code + 1, S)
-        delay(launch * 131 + layer * 8, S.DELAYS)
-        mask = gl.expand_dims(known, 1)
-        keys = gl.load(k_here + gl.expand_dims(at, 1) + gl.expand_dims(d, 0), mask=mask, other=0.0)
-        values = gl.load(v_here + gl.expand_dims(at, 1) + gl.expand_dims(d, 0), mask=mask, other=0.0)
+            stream_words = parts.stream_of(mine + (layer - 1) * SPACE, c, S.G + 1, failed, code + 1, S)
+        delay(launch * 131 + code, S.DELAYS)
+        mask = known[:, None]
+        keys = gl.load(k_here + at[:, None] + d[None, :], mask=mask, other=0.0)
+        values = gl.load(v_here + at[:, None] + d[None, :], mask=mask, other=0.0)
         # Asked for after the wait, not before: the words would come behind them.
-        ask(q_room, stream, layer + 1, 0, S.TQ, S.RQ, FLAT, S)
+        parts.ask(q_room, stream, layer + 1, 0, S.TQ, S.RQ, S)
         if layer == S.L - 2:
             for g in gl.static_range(gl.constexpr(S.STAGES)):
-                ask_head(head_room, wte, g, g, FLAT, S)
+                parts.ask_head(head_room, wte, g, g, S)
         async_copy.commit_group()
-        pieces, mean, scale = share(stream_words, gain.to(gl.float32), held, totals, squares, ROWS, S)
+        norm = parts.share(stream_words, gain.to(gl.float32), held, totals, squares, S)
         for g in gl.static_range(gl.constexpr(S.TQ)):
             r = g * 8 + r8
-            y = times(tiles, pieces, g, ROWS, S) * scale - mean * scale * q_sums[g] + q_sums[S.TQ + g]
+            y = parts.normed(tiles, norm, q_sums, g, S.TQ, S)
             put(q_words + j * S.RQ + r, stamped(y, stamp), (r < S.RQ) & (j * S.RQ + r < 3 * D), 31)
-        w = gl.load(
-            projections + ((layer * S.G + pid) * S.RJ_POWER + gl.expand_dims(out_row, 1)) * D + gl.expand_dims(out_k, 0)
-        )
+        w = (layer * S.G + pid) * S.RJ_POWER + out_row[:, None]
+        w = gl.load(projections + w * D + out_k[None, :])
         then = gl.minimum(layer + 1, S.L - 1)
         skip = (then - layer).to(gl.int64) * layer_stride
-        layer_ahead(
-            projections,
-            row_sums,
-            gains,
-            biases,
-            k_here + skip + at,
-            v_here + skip + at,
-            then,
-            c,
-            mine_too,
-            known,
-            LINE,
-            S,
+        parts.layer_ahead(
+            projections, row_sums, gains, biases, k_here + skip + at, v_here + skip + at, then, c, mine_too, known, S
         )
         # 2. Attention over this program's part of the context.
-        delay(launch * 131 + layer * 8 + 1, S.DELAYS)
+        delay(launch * 131 + code + 1, S.DELAYS)
         attend(
-            q_words, parts + pid * (D + 2), keys, values, k_here + place, v_here + place, here, known, stamp, failed,
-            code + 2, qkv, a_tops, a_totals, a_outs, AT, LINE, S,
+            q_words, part_words + pid * (D + 2), keys, values, k_here + place, v_here + place, here, known, stamp,
+            failed, code + 2, (qkv, tops, weights, outs), AT, S,
         )  # fmt: skip
         # 3. The parts joined; the projection, cut by heads.
-        delay(launch * 131 + layer * 8 + 2, S.DELAYS)
+        delay(launch * 131 + code + 2, S.DELAYS)
         middle = mine + (S.L + layer) * SPACE
-        add(middle + word_of(c, S), stream_words + fixed(bias) + (1 << 56), mine_too)
-        y = join(parts + head * S.P * (D + 2), stamp, failed, code + 3, joined, LINE, S)
+        add(middle + parts.word_of(c, S), stream_words + fixed(bias) + ONE, mine_too)
+        y = join(part_words + head * S.P * (D + 2), stamp, failed, code + 3, joined, S)
         y = gl.convert_layout(y, gl.SliceLayout(0, OUT))
-        y = gl.sum(w.to(gl.float32) * gl.expand_dims(y, 0), 1)
+        y = gl.sum(w.to(gl.float32) * y[None, :], 1)
         out_at = j * S.RJ + out_row
-        add(middle + word_of(out_at, S), fixed(y) + (1 << 56), (out_row < S.RJ) & (out_at < C), 3)
+        add(middle + parts.word_of(out_at, S), fixed(y) + ONE, (out_row < S.RJ) & (out_at < C), 3)
         # 4. Up, GELU, and down: the inner numbers of this program go no further.
-        up_gain = gl.load(gains + (2 * layer + 1) * C + c, mask=inside, other=0.0)
-        down_bias = gl.load(biases + (2 * layer + 1) * C + c, mask=mine_too, other=0.0)
-        up_sums = ()
-        for g in gl.static_range(gl.constexpr(2 * S.TF)):
-            up_sums = up_sums + (gl.load(small + (2 * S.TQ + g) * 8),)
+        up_gain, down_bias, up_sums = parts.half_layer(gains, biases, row_sums, layer, 1, c, inside, mine_too, S)
         async_copy.wait_group(2)
-        tiles = take(up_room, 0, S.TF, FLAT, S)
-        stream_words = stream_of(middle, c, S.H + 1, failed, code + 4, S)
-        delay(launch * 131 + layer * 8 + 3, S.DELAYS)
-        ask(up_room, stream, layer + 1, S.TQ, S.TF, S.RF, FLAT, S)
+        tiles = parts.take(up_room, 0, S.TF, S)
+        stream_words = parts.stream_of(middle, c, S.H + 1, failed, code + 4, S)
+        delay(launch * 131 + code + 3, S.DELAYS)
+        parts.ask(up_room, stream, layer + 1, S.TQ, S.TF, S.RF, S)
         async_copy.commit_group()
-        pieces, mean, scale = share(stream_words, up_gain.to(gl.float32), held, totals, squares, ROWS, S)
+        norm = parts.share(stream_words, up_gain.to(gl.float32), held, totals, squares, S)
         for g in gl.static_range(gl.constexpr(S.TF)):
-            y = times(tiles, pieces, g, ROWS, S) * scale - mean * scale * up_sums[g] + up_sums[S.TF + g]
+            y = parts.normed(tiles, norm, up_sums, g, S.TF, S)
             inner[g].store(y / (1 + gl.exp(-1.5957691216057308 * (y + 0.044715 * y * y * y))))
         after = mine + layer * SPACE
         async_copy.wait_group(2)
-        tiles = take(down_room, 0, S.TF, FLAT, S)
-        ask(down_room, stream, layer + 1, S.TQ + S.TF, S.TF, S.TF * 8, FLAT, S)
+        tiles = parts.take(down_room, 0, S.TF, S)
+        parts.ask(down_room, stream, layer + 1, S.TQ + S.TF, S.TF, S.TF * 8, S)
         async_copy.commit_group()
-        gain, bias, q_sums = small_loads(gains, biases, row_sums, then, c, inside, mine_too, r8, S)
+        gain, bias, q_sums = parts.half_layer(gains, biases, row_sums, then, 0, c, inside, mine_too, S)
         for p in gl.static_range(gl.constexpr(S.NC)):
             acc = gl.zeros((256, 8), gl.float32, COLUMNS)
             for g in gl.static_range(gl.constexpr(S.TF)):
                 w8 = gl.convert_layout(gl.reshape(tiles[g * S.NC + p], (256, 8)), COLUMNS)
-                acc += w8.to(gl.float32) * gl.expand_dims(inner[g].load(gl.SliceLayout(0, COLUMNS)), 0)
-            add(after + word_of(p * 256 + column, S), fixed(gl.sum(acc, 1)) + (1 << 56), p * 256 + column < C)
-        add(after + word_of(c, S), stream_words + fixed(down_bias) + (1 << 56), mine_too)
+                acc += w8.to(gl.float32) * inner[g].load(gl.SliceLayout(0, COLUMNS))[None, :]
+            add(after + parts.word_of(p * 256 + column, S), fixed(gl.sum(acc, 1)) + ONE, p * 256 + column < C)
+        add(after + parts.word_of(c, S), stream_words + fixed(down_bias) + ONE, mine_too)
     # The head: one row of the embedding a warp.
     gain = gl.load(gains + 2 * S.L * C + c, mask=inside, other=0.0).to(gl.float32)
     shift = gl.load(gains + (2 * S.L + 1) * C + c, mask=inside, other=0.0).to(gl.float32)
-    stream_words = stream_of(mine + (S.L - 1) * SPACE, c, S.G + 1, failed, S.L * 8, S)
-    pieces, mean, scale = share(stream_words, gain, held, totals, squares, ROWS, S)
+    stream_words = parts.stream_of(mine + (S.L - 1) * SPACE, c, S.G + 1, failed, S.L * 8, S)
+    _, mean, scale = parts.share(stream_words, gain, held, totals, squares, S)
     x = stream_words.to(gl.float32) * (1.0 / SCALE)
     held.store((x - mean) * scale * gain + shift)
-    pieces = ()
-    for p in gl.static_range(gl.constexpr(S.NC)):
-        pieces = pieces + (held.slice(p * 256, 256).load(gl.SliceLayout(0, ROWS)),)
+    pieces = parts.pieces_of(held, S)
     best = gl.full((8,), -float("inf"), gl.float32, ROW)
     best_id = gl.full((8,), S.V - 1, gl.int32, ROW)
     for first in range(0, S.TH, S.STAGES):
         for g in gl.static_range(gl.constexpr(S.STAGES)):
             async_copy.wait_group(S.STAGES - 1)
-            tiles = take(head_room, g, 1, FLAT, S)
-            ask_head(head_room, wte, first + S.STAGES + g, g, FLAT, S)
+            tiles = parts.take(head_room, g, 1, S)
+            parts.ask_head(head_room, wte, first + S.STAGES + g, g, S)
             async_copy.commit_group()
             ids = ((first + g) * S.G + pid) * 8 + r8
-            score = times(tiles, pieces, 0, ROWS, S)
+            score = parts.times(tiles, pieces, 0, S)
             if temperature > 0:
-                score = gl.div_rn(score, temperature) + gumbel(seed, step, ids)
+                score = gl.div_rn(score, temperature) + parts.gumbel(seed, step, ids)
             better = (ids < S.V) & (score > best)
             best = gl.where(better, score, best)
             best_id = gl.where(better, ids, best_id)
+    # Each program's best id is a word; the first program compares them.
     top = gl.max(best, 0)
     top_id = gl.min(gl.where(best == top, best_id, S.V - 1), 0)
     mark = launch & 0x7FFF
-    word = (
-        (mark << (32 + ID_BITS))
-        | (top_id.to(gl.int64) << 32)
-        | (top.to(gl.int32, bitcast=True).to(gl.int64) & 0xFFFFFFFF)
-    )
+    word = stamped(top, (mark << ID_BITS) | top_id.to(gl.int64))
     put(finals + pid + line, (line * 0).to(gl.int64) + word, line < 1)
     if pid == 0:
         words = wait(finals + line, line < S.G, mark, failed, S.L * 8 + 1, 1, 32 + ID_BITS, S.POLLS)

@@ -7,15 +7,17 @@ which arrive whole. Idea: NCCL's "LL" protocol. All of it is inline assembly: a 
 its compiler in another layout, and the second reading is not the one that was checked.
 """
 
+# ruff: noqa: RUF005  the compiler knows tuples by their sums
+
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.runtime.jit import constexpr_function
 
-POLLS = 1 << 22  # of one wait at most: some seconds
 COUNT = gl.constexpr(56)  # from this bit on a counted word holds its count
 STAMP = gl.constexpr(32)  # and a stamped one its stamp
+ONE = gl.constexpr(1 << 56)  # a summand, in the count
 SCALE = gl.constexpr(2.0**30)  # of the fixed point
 RANGE = gl.constexpr(2.0**17)  # a summand lies within +-RANGE: 255 of them stay below the count
 
@@ -26,21 +28,20 @@ def _wait_text(words: int, shift: int, polls: int) -> str:
 
     All threads of a warp leave together: one that ran ahead would run by itself from there on.
     """
-    n, pointers, used, wanted = words, words, 2 * words, 3 * words
-    where, code = 4 * words, 5 * words
-    each = range(n)
-    half = (1 << shift - 1) if shift == 56 else 0  # a negative sum borrows from the count
+    each = range(words)
+    pointer, used, wanted, where, code = (n * words for n in range(1, 6))  # operands, behind the words themselves
+    half = 1 << shift - 1 if shift == 56 else 0  # a negative sum borrows from the count
     lines = [".reg .pred late, again, " + ", ".join(f"on{i}" for i in each) + ";", ".reg .b32 n; .reg .b64 h;"]
     lines += [f"setp.ne.b32 on{i}, ${used + i}, 0; mov.b64 ${i}, 0;" for i in each]
     lines += ["mov.b32 n, 0;", "AGAIN:"]
-    lines += [f"@on{i} ld.relaxed.gpu.global.b64 ${i}, [${pointers + i}];" for i in each]
+    lines += [f"@on{i} ld.relaxed.gpu.global.b64 ${i}, [${pointer + i}];" for i in each]
     if polls:
         lines.append("setp.ne.b32 late, 0, 0;")
-        for i in each:
-            lines.append(
-                f"add.s64 h, ${i}, {half}; shr.u64 h, h, {shift}; setp.ne.and.u64 again, h, ${wanted + i}, on{i};"
-            )
-            lines.append("or.pred late, late, again;")
+        lines += [
+            f"add.s64 h, ${i}, {half}; shr.u64 h, h, {shift}; setp.ne.and.u64 again, h, ${wanted + i}, on{i};\n"
+            "or.pred late, late, again;"
+            for i in each
+        ]
         lines.append("vote.sync.any.pred late, late, 0xffffffff; @!late bra DONE;")
         lines.append(f"add.u32 n, n, 1; setp.lt.u32 again, n, {polls}; @again bra AGAIN;")
         lines.append(f"st.volatile.global.b32 [${where}], ${code}; fence.sc.sys; trap;")
@@ -49,7 +50,7 @@ def _wait_text(words: int, shift: int, polls: int) -> str:
 
 @constexpr_function
 def _wait_constraints(words: int) -> str:
-    return ",".join(["=&l"] * words + ["l"] * words + ["r"] * words + ["l"] * words * 2 + ["r"] * words)
+    return ",".join(kind for kind in ("=&l", "l", "r", "l", "l", "r") for _ in range(words))
 
 
 @gluon.jit
@@ -67,38 +68,35 @@ def wait(pointers, used, wanted, failed, code, WORDS: gl.constexpr, SHIFT: gl.co
     return gl.inline_asm_elementwise(text, constraints, arguments, dtype=gl.int64, is_pure=False, pack=WORDS)
 
 
-@constexpr_function
-def _guarded(instruction: str) -> str:
-    """`instruction` in threads that use their element ($2) and whose number has no bit of $3."""
-    guard = "mov.u32 t, %tid.x; and.b32 t, t, $3; setp.eq.b32 p, t, 0; setp.ne.and.b32 p, $2, 0, p;"
-    return "{ .reg .pred p; .reg .b32 t; " + guard + f" @p {instruction}; mov.u32 $0, 0; }}"
+@gluon.jit
+def _once(INSTRUCTION: gl.constexpr, KINDS: gl.constexpr, COPIES: gl.constexpr, used, pointers, words=()):
+    """An instruction in threads that use their element, and of whose number COPIES has no bit.
+
+    For several threads may hold the same element: of those that hold a copy, one is to act.
+    """
+    guard: gl.constexpr = "mov.u32 t, %tid.x; and.b32 t, t, $3; setp.eq.b32 p, t, 0; setp.ne.and.b32 p, $2, 0, p;"
+    text: gl.constexpr = "{ .reg .pred p; .reg .b32 t; " + guard + " @p " + INSTRUCTION + "; mov.u32 $0, 0; }"
+    used = used.to(gl.int32)
+    arguments = (pointers, used, used * 0 + COPIES) + words
+    gl.inline_asm_elementwise(text, KINDS, arguments, dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
 def put(pointers, words, used, COPIES: gl.constexpr = 0):
-    """Store words. Of threads that hold a copy of one another's, those store of whose number COPIES has no bit."""
-    used = used.to(gl.int32)
-    text: gl.constexpr = _guarded("st.relaxed.gpu.global.b64 [$1], $4")
-    arguments = [pointers, used, used * 0 + COPIES, words]
-    gl.inline_asm_elementwise(text, "=r,l,r,r,l", arguments, dtype=gl.int32, is_pure=False, pack=1)
+    """Store words."""
+    _once("st.relaxed.gpu.global.b64 [$1], $4", "=r,l,r,r,l", COPIES, used, pointers, (words,))
 
 
 @gluon.jit
 def add(pointers, words, used, COPIES: gl.constexpr = 0):
-    """Add words, each once: COPIES as for `put`, and here a copy too many would be a summand too many."""
-    used = used.to(gl.int32)
-    text: gl.constexpr = _guarded("red.relaxed.gpu.global.add.u64 [$1], $4")
-    arguments = [pointers, used, used * 0 + COPIES, words]
-    gl.inline_asm_elementwise(text, "=r,l,r,r,l", arguments, dtype=gl.int32, is_pure=False, pack=1)
+    """Add words, each once: a copy too many would be a summand too many."""
+    _once("red.relaxed.gpu.global.add.u64 [$1], $4", "=r,l,r,r,l", COPIES, used, pointers, (words,))
 
 
 @gluon.jit
 def ahead(pointers, used, COPIES: gl.constexpr = 0):
-    """Ask the second cache for the 128 bytes around each pointer: they will be loaded later. COPIES as for `put`."""
-    used = used.to(gl.int32)
-    text: gl.constexpr = _guarded("prefetch.global.L2 [$1]")
-    arguments = [pointers, used, used * 0 + COPIES]
-    gl.inline_asm_elementwise(text, "=r,l,r,r", arguments, dtype=gl.int32, is_pure=False, pack=1)
+    """Ask the second cache for the 128 bytes around each pointer: they will be loaded later."""
+    _once("prefetch.global.L2 [$1]", "=r,l,r,r", COPIES, used, pointers)
 
 
 @gluon.jit
@@ -127,5 +125,6 @@ def delay(seed, DELAYS: gl.constexpr):
         x = (seed.to(gl.uint32) * 0x9E3779B9) ^ (gl.program_id(0).to(gl.uint32) * 0x85EBCA6B)
         x = (x ^ (x >> 15)) * 0x7FEB352D
         x = (x ^ (x >> 13)) % DELAYS
-        text: gl.constexpr = "nanosleep.u32 $1; mov.u32 $0, 0;"
-        gl.inline_asm_elementwise(text, "=r,r", [x.to(gl.int32)], dtype=gl.int32, is_pure=False, pack=1)
+        gl.inline_asm_elementwise(
+            "nanosleep.u32 $1; mov.u32 $0, 0;", "=r,r", [x.to(gl.int32)], dtype=gl.int32, is_pure=False, pack=1
+        )

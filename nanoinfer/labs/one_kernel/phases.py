@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.kernels.persistent_shape import Packed, Shape
+from nanoinfer.labs.one_kernel.shape import Packed, Shape
 
 
 def pieces(x: Tensor, S: Shape) -> Tensor:
@@ -80,5 +80,5 @@ def layer(
 
 
 def fixed(value: Tensor) -> Tensor:
-    """`persistent_words.fixed`: int64, and a NaN is a number."""
+    """`words.fixed`: int64, and a NaN is a number."""
     return (value.nan_to_num(nan=-(2.0**17)).clamp(-(2.0**17), 2.0**17) * 2.0**30).long()
