@@ -78,7 +78,7 @@ class ServeConfig:
         if self.port > 65535:
             raise ValueError(f"port must be at most 65535, not {self.port}")
         if self.classroom and not is_loopback(self.host):
-            raise ValueError(f"classroom lets anybody slow the engine down, so host must be 127.0.0.1, not {self.host}")
+            raise ValueError(f"host must be 127.0.0.1 where a classroom may slow the engine down, not {self.host}")
         key = self.api_key  # HTTP strips blanks at its ends
         if key is not None and not (key.isascii() and key.isprintable() and key == key.strip() and key):
             raise ValueError("api_key must be printable ASCII of at least one character, without blanks at its ends")

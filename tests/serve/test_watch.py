@@ -21,11 +21,11 @@ from nanoinfer import SamplingParams
 from nanoinfer.cli import run
 from nanoinfer.engine.recorder import Recorder
 from nanoinfer.serve.app import App
-from nanoinfer.serve.config import ServeConfig
+from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.page_files import read
 from nanoinfer.serve.recording import LIMIT, as_html
-from nanoinfer.serve.watch import FILES, add_watch, is_loopback, knows_host
+from nanoinfer.serve.watch import FILES, add_watch
 from nanoinfer.serve.watch_hub import BEHIND, Watcher
 from tests.serve.serving import Served, engine, serving, until
 
