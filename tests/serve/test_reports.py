@@ -158,7 +158,7 @@ def test_an_engine_that_hangs_is_killed(tmp_path: Path, replicas: int, sent: sig
             assert children(served.process.pid) == others
             served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == (0 if others else 1)
-        assert gone(first)
+        until(lambda: gone(first), 5)  # Linux kills it as its parent ends, a moment later
     told = (tmp_path / "log").read_text()
     assert ("nanoinfer: the engine has died" in told, "Traceback" in told) == (replicas == 1, False)
 
