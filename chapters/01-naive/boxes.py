@@ -99,6 +99,7 @@ def one_step() -> Drawing:
 
 def block() -> Drawing:
     """The residual stream as a straight line: two branches read it normalised and add to it."""
+
     def draw() -> Figure:
         figure, ax = canvas(10, 2.7)
         arrow(ax, (0.2, 0.7), (9.85, 0.7), ACCENT, 2.6)
