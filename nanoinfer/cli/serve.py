@@ -46,16 +46,13 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
             raise Refused(f"{option} needs --watch")
     if server.api_key is None and KEY_VARIABLE in os.environ:  # typer takes an empty variable for none
         raise Refused(f"{KEY_VARIABLE} is empty: set it to a key, or unset it")
-    if server.classroom and not is_loopback(server.host):
-        raise Refused(f"--classroom lets anybody slow the engine down, so --host must be 127.0.0.1, not {server.host}")
     with needing("serve", "serve"):
         from nanoinfer.serve import run
 
-    stopper = run.Stopper()
     if (most := run.allow_descriptors(server.connections)) is not None:
         raise Refused(f"--connections must be at most {most} here, not {server.connections}: see `ulimit -Hn`")
     try:
-        listening = run.bind(server.host, server.port)
+        listening = run.bind(server)
     except OSError as error:
         raise Refused(f"cannot listen at {server.host}, port {server.port}: {error.strerror or error}") from error
     if not is_loopback(server.host) and server.api_key is None:
@@ -64,7 +61,7 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     if server.watch and server.replicas > 1:
         remark(f"nanoinfer: the page shows one of the {server.replicas} engines, the first that is alive")
     make, add = partial(load, model, server.replicas), partial(add_watch, server)
-    cause = run.serve(make, server, short_name(model.name), listening, stopper=stopper, on_loaded=add)
+    cause = run.serve(make, server, short_name(model.name), listening, add)
     ended = None if cause is None else explained(cause)
     if ended:
         remark(f"nanoinfer: {'the engine has died: ' * (ended.code == 1)}{ended}")

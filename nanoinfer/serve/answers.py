@@ -1,99 +1,73 @@
-"""Completions as OpenAI's API writes them: one JSON object, or server-sent events.
-
-What does not change from event to event is encoded once; of a token, only its text is.
-"""
+"""Completions as OpenAI's API writes them: one JSON object, or server-sent events."""
 
 from __future__ import annotations
 
 import codecs
-import json
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from nanoinfer.requests import Completion, Logprobs, Piece, to_json
-from nanoinfer.serve.fields import Asked
+from pydantic_core import to_json
+
+from nanoinfer.requests import Completion, Logprobs, Piece
+from nanoinfer.serve.fields import CompletionRequest
 from nanoinfer.text.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
-
-
-def usage(completions: Sequence[Completion]) -> dict[str, int]:
-    """How many tokens: each prompt once, however many samples it has."""
-    prompt = sum(len(one.prompt_token_ids) for one in completions if one.sample == 0)
-    new = sum(len(one.token_ids) for one in completions)
-    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+_json = partial(to_json, inf_nan_mode="null", ensure_ascii=True)  # some clients end a line at U+2028, too
 
 
 class Answer:
-    """The answer to one request, whole or in events."""
+    """The answer to one request, whole or in events. What all its events share is encoded once."""
 
-    def __init__(self, asked: Asked, name: str, created: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, asked: CompletionRequest, name: str, tokenizer: Tokenizer) -> None:
         self.asked, self._tokenizer = asked, tokenizer
-        self._first = {"id": name, "object": "text_completion", "created": created, "model": asked.model}
-        self._head = f'data: {json.dumps(self._first)[:-1]}, "choices": [{{"index": '
-        self._tail = ', "usage": null}\n\n' if asked.include_usage else "}\n\n"
-        self._places: dict[int, Place] = {}  # of the choices that have logprobs
-        self._begun: set[int] = set()
+        self._first = {"id": name, "object": "text_completion", "created": int(time.time()), "model": asked.model}
+        self._head = b'data: %s,"choices":[' % _json(self._first)[:-1]
+        self._tail = b'],"usage":null}\n\n' if asked.include_usage else b"]}\n\n"
+        self._places: dict[int, Place] = {}  # of the choices that have begun
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        """The one JSON object."""
-        choices = []
-        for one in completions:
-            prompt = one.prompt_token_ids if self.asked.echo else ()
-            logprobs = self._logprobs(self._choice(one), one.token_ids, one.logprobs, prompt, one.prompt_logprobs)
-            text = self._tokenizer.decode(prompt) + one.text
-            choice = {"index": self._choice(one), "text": text, "logprobs": logprobs}
-            choice["finish_reason"] = one.finish_reason
-            if self.asked.token_ids:
-                choice |= {"prompt_token_ids": one.prompt_token_ids, "token_ids": one.token_ids}
-            choices.append(choice)
-        return to_json({**self._first, "choices": choices, "usage": usage(completions)}).encode()
+        """Return the one JSON object."""
+        choices = [self._choice(one, one.prompt_token_ids) for one in completions]
+        if self.asked.return_token_ids:
+            for choice, one in zip(choices, completions, strict=True):
+                choice["prompt_token_ids"] = one.prompt_token_ids
+        return _json({**self._first, "choices": choices, "usage": usage(completions)})
 
     def event(self, piece: Piece, prompt: Sequence[int]) -> bytes:
-        """The event of a piece; empty where it says nothing. prompt: the ids of its row's prompt."""
-        asked, index, text = self.asked, self._choice(piece), piece.text
-        echoed: Sequence[int] = ()
-        if asked.echo and index not in self._begun:
-            self._begun.add(index)
-            echoed, text = prompt, self._tokenizer.decode(prompt) + text
-        logprobs, more = "null", ""
-        if asked.params.logprobs is not None:
-            found = self._logprobs(index, piece.token_ids, piece.logprobs, echoed, piece.prompt_logprobs)
-            logprobs = to_json(found)
-        elif not (text or piece.finish_reason or asked.token_ids):
+        """Return the event of a piece; empty where it says nothing. prompt: the ids of its row's prompt."""
+        choice = self._choice(piece, prompt)
+        if not (choice["text"] or choice["logprobs"] or piece.finish_reason or self.asked.return_token_ids):
             return b""
-        if asked.token_ids:
-            more = f', "token_ids": {[*piece.token_ids]}'
-        reason = f'"{piece.finish_reason}"' if piece.finish_reason else "null"
-        middle = f'{index}, "text": {json.dumps(text)}, "logprobs": {logprobs}, "finish_reason": {reason}{more}}}]'
-        return (self._head + middle + self._tail).encode()
+        return self._head + _json(choice) + self._tail
 
-    def usage_event(self, completions: Sequence[Completion]) -> bytes:
-        """The last event, where it is asked for."""
+    def last_events(self, completions: Sequence[Completion]) -> bytes:
+        """Return what follows the last piece: the end mark, and before it the usage where that is asked for."""
         if not self.asked.include_usage:
-            return b""
-        return f"data: {json.dumps({**self._first, 'choices': [], 'usage': usage(completions)})}\n\n".encode()
+            return DONE
+        return b"data: %s\n\n" % _json({**self._first, "choices": [], "usage": usage(completions)}) + DONE
 
-    def _choice(self, one: Completion | Piece) -> int:
-        return one.index * self.asked.params.n + one.sample
+    def _choice(self, one: Completion | Piece, prompt: Sequence[int]) -> dict[str, Any]:
+        index, text, logprobs = one.index * self.asked.params.n + one.sample, one.text, None
+        place = self._places.get(index)
+        echoed = prompt if self.asked.echo and place is None else ()
+        if place is None:
+            place = self._places[index] = Place(self._tokenizer)
+        if echoed:
+            text = self._tokenizer.decode(echoed) + text
+        if self.asked.params.logprobs is not None:
+            logprobs = place.logprobs(echoed, one.prompt_logprobs, one.token_ids, one.logprobs)
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": one.finish_reason}
+        return choice | {"token_ids": one.token_ids} if self.asked.return_token_ids else choice
 
-    def _logprobs(
-        self,
-        index: int,
-        ids: Sequence[int],
-        values: Sequence[Logprobs] | None,
-        prompt: Sequence[int],
-        prompt_values: Sequence[Logprobs | None] | None,
-    ) -> dict[str, list[Any]] | None:
-        if self.asked.params.logprobs is None:
-            return None
-        place = self._places.setdefault(index, Place(self._tokenizer))
-        found: dict[str, list[Any]] = {name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
-        if prompt:
-            place.add(found, prompt, prompt_values or ())
-            place.cut()
-        place.add(found, ids, values or ())
-        return found
+
+def usage(completions: Sequence[Completion]) -> dict[str, int]:
+    """Return how many tokens: each prompt once, however many samples it has."""
+    prompt = sum(len(one.prompt_token_ids) for one in completions if one.sample == 0)
+    new = sum(len(one.token_ids) for one in completions)
+    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
 class Place:
@@ -103,30 +77,36 @@ class Place:
         self._tokenizer, self._at = tokenizer, 0
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def add(self, found: dict[str, list[Any]], ids: Sequence[int], values: Sequence[Logprobs | None]) -> None:
-        """Append these tokens to the lists; nothing precedes a prompt's first, so it has no logprob."""
-        for token, value in zip(ids, values, strict=True):
+    def logprobs(self, echoed: Sequence[int], of_prompt: Any, ids: Sequence[int], of_ids: Any) -> dict[str, list[Any]]:
+        """Return the lists of these tokens; nothing precedes a prompt's first, so it has no logprob."""
+        found: dict[str, list[Any]] = {name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
+        if echoed:
+            self._add(found, echoed, of_prompt)
+            self._cut()
+        self._add(found, ids, of_ids)
+        return found
+
+    def _add(self, found: dict[str, list[Any]], ids: Sequence[int], values: Sequence[Logprobs | None] | None) -> None:
+        for token, value in zip(ids, values or (), strict=True):
             raw = self._tokenizer.token_bytes(token)
             if raw and not 0x80 <= raw[0] < 0xC0:  # it does not go on with a character that has begun
-                self.cut()
+                self._cut()
+            likeliest = dict([*value.top, (value.token_id, value.logprob)]) if value else {}
+            top = {token_text(self._tokenizer, each): logprob for each, logprob in likeliest.items()}
             found["tokens"].append(token_text(self._tokenizer, token))
             found["token_logprobs"].append(value and value.logprob)
-            found["top_logprobs"].append(value and self._top(value))
+            found["top_logprobs"].append(top or None)
             found["text_offset"].append(self._at)
             self._at += len(self._utf8.decode(raw))
 
-    def cut(self) -> None:
+    def _cut(self) -> None:
         """End a character that has begun and does not go on: what half a character leaves is one of its own."""
         self._at += len(self._utf8.decode(b"", final=True))
         self._utf8.reset()
 
-    def _top(self, value: Logprobs) -> dict[str, float]:
-        likeliest = {token_text(self._tokenizer, token): logprob for token, logprob in value.top}
-        return likeliest | {token_text(self._tokenizer, value.token_id): value.logprob}
-
 
 def token_text(tokenizer: Tokenizer, token_id: int) -> str:
-    """A token's text; its bytes, as OpenAI writes them, where they are no text: two tokens never look alike."""
+    """Return a token's text; its bytes, as OpenAI writes them, where they are no text: two tokens never look alike."""
     raw = tokenizer.token_bytes(token_id)
     try:
         return raw.decode("utf-8")

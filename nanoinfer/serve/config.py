@@ -6,6 +6,7 @@ import ipaddress
 import math
 import socket
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 KEY_VARIABLE = "NANOINFER_API_KEY"
@@ -30,7 +31,7 @@ class ServeConfig:
     watch_texts: it shows prompts and texts.
     classroom: it can slow the engine down.
     queue: rows that may wait behind those that run; 429 beyond.
-    connections: open connections that may ask for completions; 503 beyond.
+    connections: open connections; 503 beyond.
     max_body: bytes of one request's body; 413 beyond.
     max_prompt_tokens: tokens of one prompt; 400 beyond. None: the context.
     max_tokens: the largest max_tokens; 400 beyond. None: none, the context ends a text.
@@ -38,7 +39,7 @@ class ServeConfig:
     max_stops: stop strings of one request; 400 beyond.
     max_stop_length: characters of one stop string; 400 beyond.
     request_timeout: seconds for one request; then 504, or an error in its stream.
-    body_timeout: seconds to send a request; then 408, or the connection is cut.
+    body_timeout: seconds to send a request's body; then 408.
     stall_timeout: seconds to take what is ready; then the connection is cut.
     hang_timeout: seconds without a step while rows run; then it ends with an error.
     drain_timeout: seconds that running requests have after SIGTERM or Ctrl-C.
@@ -76,6 +77,8 @@ class ServeConfig:
                 raise ValueError(f"{name} must be at least {low}, not {value}")
         if self.port > 65535:
             raise ValueError(f"port must be at most 65535, not {self.port}")
+        if self.classroom and not is_loopback(self.host):
+            raise ValueError(f"host must be 127.0.0.1 where a classroom may slow the engine down, not {self.host}")
         key = self.api_key  # HTTP strips blanks at its ends
         if key is not None and not (key.isascii() and key.isprintable() and key == key.strip() and key):
             raise ValueError("api_key must be printable ASCII of at least one character, without blanks at its ends")
@@ -89,6 +92,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+@lru_cache(64)
 def knows_host(header: str, listens: str) -> bool:
     """Whether a Host header names this machine by an address, or by a name that it has itself.
 

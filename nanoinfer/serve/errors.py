@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+
+from starlette.responses import Response
 
 LONGEST = 400  # characters of a sentence: it may repeat what the client sent
+KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class ApiError(Exception):
     """An answer that is an error. param: the field that is wrong; code: for programs."""
 
     def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, **headers: str
     ) -> None:
+        message = message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
         super().__init__(message)
-        self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
-        self.message = message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
+        self.status, self.param, self.code = status, param, code
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        kind = "server_error" if status >= 500 else KINDS.get(status, "invalid_request_error")
+        self.body = json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """The JSON object."""
-        kind = "server_error" if self.status >= 500 else "rate_limit_error" if self.status == 429 else None
-        kind = kind or ("authentication_error" if self.status == 401 else "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
-
-    @property
-    def body(self) -> bytes:
-        """The JSON object, encoded."""
-        return json.dumps(self.record).encode()
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """Return the whole answer, with these headers as well."""
+        return Response(self.body, self.status, {**self.headers, **(headers or {})}, "application/json")
 
 
 class Gone(ApiError):
-    """The client went away: nobody is told."""
+    """The client has gone: no answer is sent."""
 
     def __init__(self) -> None:
         super().__init__(499, "the client has gone", code="client_gone")
@@ -47,7 +38,7 @@ class Gone(ApiError):
 
 def unavailable(message: str, code: str, after: int = 1) -> ApiError:
     """503, with the seconds after which to ask again."""
-    return ApiError(503, message, code=code, headers={"retry-after": str(after), "connection": "close"})
+    return ApiError(503, message, code=code, retry_after=str(after), connection="close")
 
 
 def bad(param: str | None, message: str, code: str | None = None) -> ApiError:

@@ -1,67 +1,97 @@
-"""`/metrics`: the books and the engine's counters, as Prometheus reads them. Each is read when it is asked for."""
+"""`/metrics` for Prometheus: what became of all requests, how long tokens took, and the engine's own numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate
+from operator import sub
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from nanoinfer.engine.stats import Gauges, Stats
-from nanoinfer.serve.books import SECONDS, Histogram
-from nanoinfer.serve.service import Service
+from nanoinfer.serve.service import OUTCOMES, Service, Ticket
+
+SECONDS = tuple(step * 10**power for power in range(-4, 3) for step in (1, 2.5, 5))  # upper ends of buckets
+ENDS = [*(f"{end:g}" for end in SECONDS), "+Inf"]
 
 
-class Collector:
-    """What Prometheus asks, in a registry of its own."""
+class Times:
+    """A histogram of seconds. prometheus-client's own takes them one by one, at 2 microseconds each."""
+
+    def __init__(self) -> None:
+        self._counts, self._sum = Counter[int](), 0.0
+
+    def add(self, seconds: Sequence[float]) -> None:
+        self._counts.update(map(partial(bisect_left, SECONDS), seconds))
+        self._sum += sum(seconds)
+
+    def family(self, name: str, told: str) -> Metric:
+        """Return it as Prometheus reads it."""
+        counts = accumulate(self._counts[bucket] for bucket in range(len(ENDS)))
+        return HistogramMetricFamily(name, told, buckets=list(zip(ENDS, counts, strict=True)), sum_value=self._sum)
+
+
+class Metrics(Collector):
+    """Counts each request of a service when it is closed; `collect` reads the rest when it is asked for."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._registry = service, CollectorRegistry()
-        self._registry.register(self)  # type: ignore[arg-type]  # it asks for no more than `collect`
+        self._ended: Counter[str] = Counter()  # requests, by what became of them
+        self._prompt_tokens = self._new_tokens = 0
+        self._ttft, self._itl = Times(), Times()
+        self._registry.register(self)
+        service.on_close = self.count
 
     def page(self) -> bytes:
-        """The text of /metrics."""
+        """Return the text of /metrics."""
         return generate_latest(self._registry)
 
+    def count(self, ticket: Ticket) -> None:
+        """Count a request that is over. Times are the engine's, so the size of a stream's events plays no part."""
+        self._ended[ticket.outcome] += 1
+        self._prompt_tokens += ticket.prompt_tokens
+        self._new_tokens += ticket.new_tokens
+        for row in ticket.sequences:
+            self._ttft.add([first - row.asked for first in row.times[:1]])
+            self._itl.add([*map(sub, row.times[1:], row.times)])
+
     def collect(self) -> Iterator[Metric]:
-        """All metrics. Gauges of the engine are 0 before it is loaded."""
-        service, books = self._service, self._service.books
+        """Yield all metrics. The engine's are 0 before it is loaded."""
+        service = self._service
         gauges, stats = (service.llm.gauges, service.llm.stats) if service.llm else (Gauges(), Stats())
         for name, value, told in (
-            ("ready", service.phase == "ready", "Whether a request that is sent now is answered"),
-            ("ready_seconds", service.ready_s, "Seconds from the start until then"),
-            ("requests_live", len(service.tickets), "Requests that are being read, run or answered"),
-            ("rows_running", gauges.running, "Rows of the batch"),
-            ("rows_waiting", gauges.waiting, "Rows that wait for a place in it"),
-            ("blocks", gauges.blocks, "Blocks of the KV cache; 0 for a cache that has none"),
+            ("ready", service.phase == "ready", "Whether a request sent now would be answered"),
+            ("ready_seconds", service.ready_s, "Seconds from the start until ready"),
+            ("requests_live", len(service.tickets), "Requests being read, run or answered"),
+            ("rows_running", gauges.running, "Rows in the batch"),
+            ("rows_waiting", gauges.waiting, "Rows waiting for a place in the batch"),
+            ("blocks", gauges.blocks, "Blocks of the KV cache; 0 for a cache without blocks"),
             ("blocks_used", gauges.blocks_used, "Blocks that rows own"),
-            ("blocks_cached", gauges.blocks_cached, "Blocks kept for texts that begin as an earlier one"),
+            ("blocks_cached", gauges.blocks_cached, "Blocks kept for prompts with the same beginning"),
         ):
             yield GaugeMetricFamily(f"nanoinfer_{name}", told, float(value))
         counters = [
-            ("requests_submitted", books.submitted, "Requests for completions that have come"),
-            ("prompt_tokens", books.prompt_tokens, "Prompt tokens of requests that have ended"),
-            ("new_tokens", books.new_tokens, "New tokens of requests that have ended"),
+            ("requests_submitted", service.submitted, "Requests for completions"),
+            ("prompt_tokens", self._prompt_tokens, "Prompt tokens of ended requests"),
+            ("new_tokens", self._new_tokens, "New tokens of ended requests"),
         ]
-        if gauges.blocks:  # without them nothing is shared and nobody is preempted
+        if gauges.blocks:  # without blocks there is neither prefix sharing nor preemption
             counters += [
                 ("prefix_queries_tokens", stats.prompt_tokens, "Prompt tokens of rows that have begun"),
-                ("prefix_hits_tokens", stats.cached_tokens, "Those of them that the prefix cache had"),
-                ("preemptions", stats.preemptions, "Times that a row had to give its room back"),
-                ("recomputed_tokens", stats.recomputed_tokens, "Tokens that were computed again for it"),
+                ("prefix_hits_tokens", stats.cached_tokens, "Prompt tokens found in the prefix cache"),
+                ("preemptions", stats.preemptions, "Rows that had to give their blocks back"),
+                ("recomputed_tokens", stats.recomputed_tokens, "Tokens computed again after a preemption"),
             ]
         for name, count, told in counters:
             yield CounterMetricFamily(f"nanoinfer_{name}", told, count)
-        outcomes = CounterMetricFamily("nanoinfer_requests", "Requests by what became of them", labels=["outcome"])
-        for outcome, ended in books.ended.items():
-            outcomes.add_metric([outcome], ended)
-        yield outcomes
-        yield _histogram("ttft", "Seconds from a request to its first token, of rows that have ended", books.ttft)
-        yield _histogram("itl", "Seconds from a token to the next, of rows that have ended", books.itl)
-
-
-def _histogram(name: str, told: str, counted: Histogram) -> HistogramMetricFamily:
-    ends = [*(f"{end:g}" for end in SECONDS), "+Inf"]
-    buckets = list(zip(ends, accumulate(counted.counts), strict=True))
-    return HistogramMetricFamily(f"nanoinfer_{name}_seconds", told, buckets=buckets, sum_value=counted.sum)
+        ended = CounterMetricFamily("nanoinfer_requests", "Requests, by what became of them", labels=["outcome"])
+        for outcome in OUTCOMES:
+            ended.add_metric([outcome], self._ended[outcome])
+        yield ended
+        yield self._ttft.family("nanoinfer_ttft_seconds", "Seconds to the first token, of ended rows")
+        yield self._itl.family("nanoinfer_itl_seconds", "Seconds from a token to the next, of ended rows")

@@ -7,90 +7,127 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nanoinfer.async_llm import AsyncLLM
-from nanoinfer.serve.app import make_app
+from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig
-from nanoinfer.serve.connection import SPARE, Connection
 from nanoinfer.serve.service import Service
 
 FLUSH = 5  # seconds for answers that are under way when all requests are over
 SENDING = 1 << 17  # bytes that the kernel may hold for one client; by itself it takes up to some megabytes
-OTHERS = 256  # descriptors for what is no connection (pipes, libraries, files) or is not counted yet
+OTHERS = 256  # descriptors for what is no connection (pipes, libraries, files)
 WAITING = 2048  # connections that the kernel may hold until they are accepted
-ACCEPTS = 32  # of these in one turn of the event loop; it counts and closes them only some turns later
-IDLE = 75  # seconds that a connection may be kept without a request
+IDLE = 75  # seconds that a connection is kept for the next request
+UPGRADE = re.compile(rb"(?<=\nupgrade):", re.I)
 
 
-class Stopper:
-    """SIGTERM and Ctrl-C, from early on: before there is a server they end the process, with exit code 0."""
+class Protocol(HttpToolsProtocol):
+    """uvicorn's, deaf to `Upgrade`, which every Java client sends: httptools would drop such a request's body.
 
-    def __init__(self) -> None:
-        self._told = False
-        self._drain: Callable[[], object] = lambda: os._exit(0)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._stop)
+    The header is renamed on its way in. No JSON has a line that begins so, which leaves bodies as they are.
+    """
 
-    def then(self, drain: Callable[[], object]) -> None:
-        """From now on, call this."""
-        self._drain = drain
-        if self._told:
-            drain()
+    _before = b""  # the end of what has come, for a name that comes in two parts
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._told and number == signal.SIGINT:
-            os._exit(130)
-        self._told = True
-        self._drain()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(Joined(transport))  # type: ignore[arg-type]
+
+    def data_received(self, data: bytes) -> None:
+        data, begun = self._before + data, len(self._before)
+        self._before = data[-len(b"\nupgrade") :]
+        super().data_received(UPGRADE.sub(b"d:", data)[begun:])
+
+
+class Joined:
+    """A transport that writes at once what is written to it in one turn of the event loop.
+
+    A write is a call of the kernel that wakes a client, which costs more than all that is done for a token here.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._parts = transport, list[bytes]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts:
+            self._transport.write(b"".join(parts))
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, that leaves signals to a `Stopper`, and accepts few connections at a time."""
+    """uvicorn's server, with its own bounds and no news of its own.
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    SIGTERM and Ctrl-C let the service drain, and a second Ctrl-C ends the process at once.
+    """
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listening in sockets or ():
-            listening.listen(WAITING)  # asyncio takes one number for how many wait and how many are accepted in a turn
+    def __init__(self, app: App) -> None:
+        self._service, self._told = app.service, False
+        settings = uvicorn.Config(
+            app,
+            http=Protocol,
+            ws="none",
+            lifespan="on",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            backlog=WAITING,
+            limit_concurrency=app.service.config.connections + 1,  # uvicorn refuses the one that reaches it
+            timeout_keep_alive=IDLE,
+            timeout_graceful_shutdown=FLUSH,
+        )
+        super().__init__(settings)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._told and sig == signal.SIGINT:
+            os._exit(130)
+        self._told = True
+        asyncio.get_running_loop().call_soon_threadsafe(self._service.go, self._service.drain())
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens. OSError where it cannot."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=WAITING)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)  # its connections inherit this
+def bind(config: ServeConfig) -> socket.socket:
+    """A socket that listens; its connections inherit its options. OSError where it cannot."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listening = socket.create_server((config.host, config.port), family=family, backlog=WAITING)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux cuts who takes nothing, even when all has been written
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * config.stall_timeout))
     return listening
 
 
 def allow_descriptors(connections: int) -> int | None:
-    """Let this process open as many descriptors as so many connections need.
+    """Let this process open as many descriptors as the system allows.
 
-    Returns the most connections that are possible if these are too many, and None if they are not.
+    Returns the most connections that are possible if so many are too many, and None if they are not.
     """
     try:
         import resource
     except ImportError:  # Windows has no such limit
         return None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + SPARE + OTHERS
-    if soft == resource.RLIM_INFINITY or needed <= soft:
-        return None
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        return max(0, hard - SPARE - OTHERS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return None
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max(0, hard - OTHERS) if connections + OTHERS > hard != resource.RLIM_INFINITY else None
 
 
 def url_of(listening: socket.socket) -> str:
@@ -100,7 +137,7 @@ def url_of(listening: socket.socket) -> str:
 
 
 def write_log(record: dict[str, Any]) -> None:
-    """A record on standard output. Where nobody reads it any more, it is dropped."""
+    """Write a record on standard output. Where nobody reads it any more, it is dropped."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(json.dumps(record) + "\n")
         sys.stdout.flush()
@@ -111,9 +148,7 @@ def serve(
     config: ServeConfig,
     name: str,
     listening: socket.socket,
-    *,
-    stopper: Stopper,
-    on_loaded: Callable[[Any, AsyncLLM], object] = lambda app, llm: None,
+    on_loaded: Callable[[App, AsyncLLM], object] = lambda app, llm: None,
 ) -> BaseException | None:
     """Serve until a signal comes, and return None; or until the engine dies, and return its cause.
 
@@ -121,44 +156,19 @@ def serve(
     application and engine.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # garbage from a client is no news
-
     service = Service(load, config, name, log=write_log, on_loaded=lambda llm: on_loaded(app, llm))
-    app = make_app(service)
-    settings = settings_of(app, config)
-    loop = (settings.get_loop_factory() or asyncio.new_event_loop)()
-    server = Server(settings)
+    app = App(service)
+    server = Server(app)
+    loop = (server.config.get_loop_factory() or asyncio.new_event_loop)()
 
-    def drain() -> None:
-        loop.call_soon_threadsafe(lambda: service.keep(loop.create_task(service.drain())))
-
-    async def end() -> None:
+    async def begin_and_end() -> None:
+        service.log(event="listening", url=url_of(listening), model=service.name, pid=os.getpid())
         await service.over.wait()
         server.should_exit = True
 
     async def main() -> None:
-        stopper.then(drain)
-        service.keep(loop.create_task(end()))
-        service.log(event="listening", url=url_of(listening), model=service.name, pid=os.getpid())
+        service.go(begin_and_end())  # its turn comes when the server already hears of signals
         await server.serve(sockets=[listening])
-        if service.llm is not None and service.ready_s and service.cause is None:
-            await asyncio.to_thread(service.llm.close)
 
     loop.run_until_complete(main())
     return service.cause
-
-
-def settings_of(app: Any, config: ServeConfig) -> uvicorn.Config:
-    """How uvicorn is to serve the application."""
-    return uvicorn.Config(
-        app,
-        http=partial(Connection, bounds=config),  # type: ignore[arg-type]
-        ws="none",
-        lifespan="on",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        backlog=ACCEPTS,
-        timeout_keep_alive=IDLE,
-        timeout_graceful_shutdown=FLUSH,
-    )

@@ -6,17 +6,18 @@ a header, so that it stands in no log and no history. A watcher who reads slowly
 
 from __future__ import annotations
 
-import json
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
-from nanoinfer.serve.app import READ
-from nanoinfer.serve.config import is_loopback, knows_host
+from nanoinfer.serve.app import App
+from nanoinfer.serve.config import knows_host
 from nanoinfer.serve.errors import ApiError, bad
 from nanoinfer.serve.events import Event
-from nanoinfer.serve.fields import only, parse
+from nanoinfer.serve.fields import parse
 from nanoinfer.serve.page_files import read
 from nanoinfer.serve.watch_hub import Hub
 
@@ -45,59 +46,55 @@ HEADERS = {
 }
 
 
-def add_watch(app: FastAPI, llm: AsyncLLM, settings: ServeConfig) -> None:
-    """Add the page to a server. ValueError for a classroom that others than this machine can reach."""
-    if settings.classroom and not is_loopback(settings.host):
-        raise ValueError(f"classroom lets anybody slow the engine down, so host must be 127.0.0.1, not {settings.host}")
-    app.state.watch = hub = Hub(llm, settings.watch_texts)
+def add_watch(app: App, llm: AsyncLLM, settings: ServeConfig) -> None:
+    """Add the page to a server."""
+    app.watch = hub = Hub(llm, settings.watch_texts)
     told: Event = {"classroom": settings.classroom, "texts": settings.watch_texts, "key": settings.api_key is not None}
-    told |= {"model": app.state.service.name, "slowest": SLOWEST_S}
+    told |= {"model": app.service.name, "slowest": SLOWEST_S}
 
-    def refused(request: Request) -> Response | None:
-        """Where a page of another origin asks, with or without a name of its own for this machine."""
-        host = request.headers.get("host", "")
-        origin = request.headers.get("origin")
-        if not knows_host(host, settings.host):
-            error = ApiError(403, f"this page is not served under the name {host!r:.80}", code="unknown_host")
-        elif origin is not None and origin.partition("://")[2] != host:
-            error = ApiError(403, "this page answers no other origin", code="other_origin")
-        else:
-            return None
-        return Response(error.body, error.status, HEADERS, "application/json")
+    def guarded(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Refuse a page of another origin, with or without a name of its own for this machine."""
+
+        async def answer(request: Request) -> Response:
+            host, origin = request.headers.get("host", ""), request.headers.get("origin")
+            try:
+                if not knows_host(host, settings.host):
+                    raise ApiError(403, f"this page is not served under the name {host!r:.80}", code="unknown_host")
+                if origin is not None and origin.partition("://")[2] != host:
+                    raise ApiError(403, "this page answers no other origin", code="other_origin")
+                return await endpoint(request)
+            except ApiError as error:
+                return error.response(HEADERS)
+
+        return answer
 
     async def page(request: Request) -> Response:
         name, kind = FILES[request.url.path]
-        return refused(request) or Response(read(name), headers=HEADERS, media_type=f"{kind}; charset=utf-8")
+        return Response(read(name), headers=HEADERS, media_type=f"{kind}; charset=utf-8")
 
     async def events(request: Request) -> Response:
-        if error := refused(request):
-            return error
         if len(hub.watchers) >= WATCHERS:
-            full = ApiError(503, f"{WATCHERS} watch already", code="too_many_watchers")
-            return Response(full.body, full.status, HEADERS, "application/json")
+            raise ApiError(503, f"{WATCHERS} watch already", code="too_many_watchers")
         if request.method == "HEAD":
             return Response(headers=HEADERS, media_type="text/event-stream")
-        lines = hub.lines(told, app.state.service.over)
+        lines = hub.lines(told, app.service.over)
         await anext(lines)  # joins now: those who come at the same moment are counted
         return StreamingResponse(lines, media_type="text/event-stream", headers=HEADERS | {"x-accel-buffering": "no"})
 
     async def pace(request: Request) -> Response:
-        if error := refused(request):
-            return error
-        try:
-            seconds: Any = only(parse(await request.body()), "seconds").get("seconds")
-            if type(seconds) not in (int, float) or not 0 <= seconds <= SLOWEST_S:
-                raise bad("seconds", f"seconds must be a number from 0 to {SLOWEST_S:g}")
-            if not hub.watchers:  # the last one to leave has set the pace back
-                raise ApiError(409, "nobody watches, and then the engine is as fast as it can be", code="no_watcher")
-        except ApiError as wrong:
-            return Response(wrong.body, wrong.status, HEADERS, "application/json")
+        given = parse(await request.body())
+        if more := [name for name in given if name != "seconds"]:
+            raise bad(more[0][:100], f"unknown field {more[0][:100]!r}", "unknown_parameter")
+        seconds: Any = given.get("seconds")
+        if type(seconds) not in (int, float) or not 0 <= seconds <= SLOWEST_S:
+            raise bad("seconds", f"seconds must be a number from 0 to {SLOWEST_S:g}")
+        if not hub.watchers:  # the last one to leave has set the pace back
+            raise ApiError(409, "nobody watches, and then the engine is as fast as it can be", code="no_watcher")
         llm.pace(float(seconds))
-        return Response(json.dumps({"seconds": seconds}), headers=HEADERS, media_type="application/json")
+        return JSONResponse({"seconds": seconds}, headers=HEADERS)
 
-    for path in FILES:
-        app.add_api_route(path, page, methods=READ)
-        app.state.open_paths.add(path)
-    app.add_api_route("/watch/events", events, methods=READ)
+    app.router.routes += [Route(path, guarded(page)) for path in FILES]
+    app.open_paths |= {*FILES}
+    app.router.routes.append(Route("/watch/events", guarded(events)))
     if settings.classroom:
-        app.add_api_route("/watch/pace", pace, methods=["POST"])
+        app.router.routes.append(Route("/watch/pace", guarded(pace), methods=["POST"]))

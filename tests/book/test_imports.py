@@ -29,7 +29,7 @@ ENGINES_OWN = {
 }  # fmt: skip
 HELD = ("chapter 1", "chapter 2", "chapter 3", "chapter 4", "chapter 6", "labs")
 OURS = {*PACKAGES, "tests", *ENGINES_OWN}
-SERVING = {"fastapi", "starlette", "uvicorn", "uvloop", "prometheus_client", "pydantic"}
+SERVING = {"starlette", "uvicorn", "uvloop", "prometheus_client", "pydantic", "pydantic_core"}
 SPREADING = {"pyarrow", "ray"}
 LEARNING = {"matplotlib", "pytest", "IPython", "ipywidgets", "jupyter"}
 GraphOf = Callable[[Mapping[str, str]], Graph]

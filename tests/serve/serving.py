@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -25,9 +26,9 @@ from nanoinfer import LLM, AsyncLLM
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.serve.app import make_app
+from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig
-from nanoinfer.serve.run import Server, bind, settings_of, url_of
+from nanoinfer.serve.run import Server, bind, url_of
 from nanoinfer.serve.service import Service
 
 PATH = "/v1/completions"
@@ -103,13 +104,7 @@ class Served:
 
     def connect(self, receives: int | None = None) -> socket.socket:
         """A plain connection. receives: bytes that the kernel may hold for this client."""
-        host, port = self.url.removeprefix("http://").rsplit(":", 1)
-        connection = socket.socket()
-        connection.settimeout(60)
-        if receives:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
-        connection.connect((host, int(port)))
-        return connection
+        return connect(self.url, receives)
 
     def open(self, *, receives: int | None = None, **fields: Any) -> socket.socket:
         """A connection of its own on which a request was sent."""
@@ -145,6 +140,17 @@ class Served:
     def idle(self) -> None:
         """Wait until no request is inside, and the engine holds nothing."""
         until(self.balanced)
+
+
+def connect(url: str, receives: int | None = None) -> socket.socket:
+    """A plain connection. receives: bytes that the kernel may hold for this client."""
+    host, port = url.removeprefix("http://").rsplit(":", 1)
+    connection = socket.socket()
+    connection.settimeout(60)
+    if receives:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
+    connection.connect((host, int(port)))
+    return connection
 
 
 def parsed(text: str) -> list[Any]:
@@ -190,10 +196,9 @@ def serving(llm: AsyncLLM | Callable[[], AsyncLLM], *, ready: bool = True, **set
     """Serve it in a thread, and stop in the end."""
     config, records = ServeConfig(**{"port": 0, "name": "tiny", **settings}), list[dict[str, Any]]()
     service = Service(llm, config, log=records.append)
-    listening = bind(config.host, config.port)
-    uvicorn_settings = settings_of(make_app(service), config)
-    server, url = Server(uvicorn_settings), url_of(listening)
-    loop = (uvicorn_settings.get_loop_factory() or asyncio.new_event_loop)()
+    listening = bind(config)
+    server, url = Server(App(service)), url_of(listening)
+    loop = (server.config.get_loop_factory() or asyncio.new_event_loop)()
 
     def run() -> None:
         loop.run_until_complete(server.serve(sockets=[listening]))
@@ -208,6 +213,54 @@ def serving(llm: AsyncLLM | Callable[[], AsyncLLM], *, ready: bool = True, **set
     server.should_exit = True
     thread.join(60)
     assert not thread.is_alive()
+
+
+@contextmanager
+def serving_by_hypercorn(llm: AsyncLLM, **settings: Any) -> Iterator[str]:
+    """The same application under another server, whose address this is, in a thread."""
+    from hypercorn.asyncio import serve
+    from hypercorn.config import Config
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config, loop, told = Config(), asyncio.new_event_loop(), asyncio.Event()
+    config.bind, config.errorlog = [address], None
+    app: Any = App(llm, ServeConfig(name="tiny", **settings))
+    thread = Thread(target=loop.run_until_complete, args=(serve(app, config, shutdown_trigger=told.wait),), daemon=True)
+    thread.start()
+    until(lambda: healthy(f"http://{address}"))
+    yield f"http://{address}"
+    loop.call_soon_threadsafe(told.set)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def healthy(url: str) -> bool:
+    """Whether it answers that it is ready."""
+    try:
+        return httpx.get(f"{url}/health").status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
+@contextmanager
+def proxied(url: str, folder: Path, **values: str) -> Iterator[str]:
+    """nginx with the book's configuration before a server: its address. values: directives to be set otherwise."""
+    page = (Path(__file__).parents[2] / "chapters" / "SERVING.md").read_text(encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    text = page.partition("```nginx\n")[2].partition("```")[0].replace("127.0.0.1:8000", url.removeprefix("http://"))
+    for name, value in {"listen": address, **values}.items():
+        text, count = re.subn(rf"\b{name} [^;]*;", f"{name} {value};", text)
+        assert count, name
+    (folder / "nginx.conf").write_text(text)
+    paths = f"daemon off; pid {folder}/pid; error_log {folder}/errors;"
+    with subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", paths]) as process:
+        until(lambda: process.poll() is not None or healthy(f"http://{address}"))
+        try:
+            yield f"http://{address}"
+        finally:
+            process.terminate()
 
 
 @dataclass

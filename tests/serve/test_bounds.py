@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import httpx
 import pytest
 
-from nanoinfer.serve.connection import SPARE
 from nanoinfer.text.tokenizer import Tokenizer
 from tests.serve.serving import LONG, PATH, Hold, Served, engine, parsed, rest, serving, until
 
@@ -81,7 +79,7 @@ def test_bounds_of_one_request() -> None:
             ({"max_tokens": 10}, 400, "max_tokens must be at most 9 here"),
             ({"prompt": ["a", "b"], "n": 2}, 400, "more than the 3 completions"),
             ({"stop": ["a", "b"]}, 400, "at most 1 strings"),
-            ({"prompt": "a b c d e f g h", "ignore_eos": True}, 200, '"completion_tokens": 9'),
+            ({"prompt": "a b c d e f g h", "ignore_eos": True}, 200, '"completion_tokens":9'),
         ):
             answer = server.post(**fields)
             assert answer.status_code == status, answer.text
@@ -107,33 +105,21 @@ def test_a_request_may_take_so_long() -> None:
 
 
 def test_connections_beyond_the_bound() -> None:
-    """They may still ask for health and metrics, and are told why they get no completion."""
+    """uvicorn answers them; what keeps a place for health is a proxy."""
     with serving(engine(), connections=3) as server:
         held = [server.connect() for _ in range(3)]
-        answer = server.post()
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_connections")
-        assert server.http.get("/v1/models").status_code == 503
-        assert [server.http.get(path).status_code for path in ("/live", "/health", "/metrics")] == [200] * 3
-        more = [server.connect() for _ in range(SPARE - 1)]
-        more += [server.connect() for _ in range(3)]
-        assert [rest(one) for one in held] == [b""] * 3  # idle for longest
-        assert httpx.get(server.url + "/live").status_code == 200
-        for one in (*held, *more):
+        assert server.post().status_code == 503
+        for one in held:
             one.close()
-        until(lambda: httpx.post(server.url + PATH, json={"model": "tiny", "prompt": "a"}).status_code == 200)
+        until(lambda: server.post(max_tokens=1).status_code == 200)
 
 
-def test_a_request_that_does_not_come_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is told so where only its body is missing."""
-    monkeypatch.setattr("nanoinfer.serve.connection.GRACE", 0.2)
-    parts = ["", "POST ", "GET /health HTTP/1.1\r\nHost: localhost\r\nA: "]
-    parts.append(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{")
+def test_a_body_that_does_not_come_is_refused() -> None:
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{"
     with serving(engine(), body_timeout=0.2) as server:
-        connections = [server.connect() for _ in parts]
-        for connection, part in zip(connections, parts, strict=True):
-            connection.sendall(part.encode())
-        *cut, told = map(rest, connections)
-        assert cut == [b""] * 3
+        with server.connect() as connection:
+            connection.sendall(head.encode())
+            told = rest(connection)
         assert told.startswith(b"HTTP/1.1 408 ")
         assert b"body_timeout" in told
         assert server.post(max_tokens=1).status_code == 200
@@ -142,7 +128,7 @@ def test_a_request_that_does_not_come_is_cut(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"\x00\xff" * 50, b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"\x16\x03\x01" * 9,
+    [b"\x00\xff" * 50, b"GET\r\n\r\n", b"\x16\x03\x01" * 9,
      b"GET /live HTTP/1.1\r\n" + b"A: b\r\n" * 100_000],
     ids=lambda garbage: repr(garbage[:12]),
 )  # fmt: skip

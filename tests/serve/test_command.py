@@ -44,7 +44,7 @@ def test_what_is_refused(arguments: list[str], sentence: str, capsys: Any, monke
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize("package", ["fastapi", "httptools"])
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
 def test_a_missing_package_is_one_sentence(package: str) -> None:
     ((code, _, told, _),) = run_without([package], ["serve"])
     what = f"`nanoinfer serve` needs {package}, which is not installed: pip install 'nanoinfer[serve]'"

@@ -126,7 +126,7 @@ def test_other_paths(server: Served) -> None:
         ("GET", "/v1/models/owner/other", 404, "there is no model 'owner/other'"),
         ("POST", "/v1/chat/completions", 404, "no chat format"),
         ("POST", "/v1/models", 405, "method not allowed"),
-        ("GET", PATH, 405, "use POST"),
+        ("GET", PATH, 405, "method not allowed"),
         *(("GET", path, 404, "not found") for path in ("/v1/nothing", "/docs", "/openapi.json", "/", "/health/")),
     ):
         answer = http.request(method, path, json={"messages": []} if method == "POST" else None)

@@ -52,6 +52,7 @@ async def bad(url: str, fields: dict[str, Any], kind: str) -> None:
     writer.write({"garbage": random.Random(fields["seed"]).randbytes(300), "stall": whole[:100]}.get(kind, whole))
     await writer.drain()
     if kind == "garbage":
+        writer.write_eof()  # a server takes it for the beginning of a head, which a proxy gives some seconds
         await reader.read()
     else:
         await asyncio.sleep(random.random() * 0.5)

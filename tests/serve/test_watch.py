@@ -14,18 +14,18 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import Request
 from jsonschema import Draft202012Validator
+from starlette.requests import Request
 
 from nanoinfer import SamplingParams
 from nanoinfer.cli import run
 from nanoinfer.engine.recorder import Recorder
-from nanoinfer.serve.app import make_app
-from nanoinfer.serve.config import ServeConfig
+from nanoinfer.serve.app import App
+from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.page_files import read
 from nanoinfer.serve.recording import LIMIT, as_html
-from nanoinfer.serve.watch import FILES, add_watch, is_loopback, knows_host
+from nanoinfer.serve.watch import FILES, add_watch
 from nanoinfer.serve.watch_hub import BEHIND, Watcher
 from tests.serve.serving import Served, engine, serving, until
 
@@ -55,7 +55,7 @@ def watching(served: Served, **headers: str) -> Iterator[Iterator[Event]]:
 
 def source_of(served: Served) -> Any:
     """What makes the records, while there is a watcher."""
-    return served.server.config.app.state.watch._source  # type: ignore[union-attr]
+    return served.server.config.app.watch._source  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +151,9 @@ def test_a_watcher_counts_once_admitted_and_leaves_with_the_engine_that_it_sees(
 ) -> None:
     monkeypatch.setattr("nanoinfer.serve.watch.WATCHERS", 1)
     llm: Any = SimpleNamespace(engines=[1, 2], alive=True, watch=lambda *_, **__: None, pace=lambda _: None)
-    app = make_app(llm)
+    app = App(llm)
     add_watch(app, llm, ServeConfig())
-    ask = next(route.endpoint for route in app.routes if route.path == STREAM)  # type: ignore[attr-defined]
+    ask = next(route.endpoint for route in app.router.routes if route.path == STREAM)  # type: ignore[attr-defined]
     request = Request({"type": "http", "method": "GET", "headers": [(b"host", b"localhost")]})
 
     async def main() -> None:
@@ -245,7 +245,7 @@ def test_the_pace_is_the_classrooms_alone() -> None:
             assert llm.llm.loop.pace == 0.5
         until(lambda: llm.llm.loop.pace == 0)  # there is no watcher any more
         with pytest.raises(ValueError, match="host must be"):
-            add_watch(served.server.config.app, llm, ServeConfig(host="0.0.0.0", classroom=True))  # type: ignore[arg-type]
+            ServeConfig(host="0.0.0.0", classroom=True)
 
 
 # A recording

@@ -27,7 +27,7 @@ from nanobook.planted import ENGINE, drawn, load
 
 Stored = Annotated[Path, typer.Option("--mutants", help="File of the mutants.")]
 STORED = Path("tests/mutants.json")
-PRELOADED = "torch,triton,transformers.models.gpt2.modeling_gpt2,hypothesis,pytest,fastapi,uvicorn,httpx,openai"
+PRELOADED = "torch,triton,transformers.models.gpt2.modeling_gpt2,hypothesis,pytest,starlette,uvicorn,httpx,openai"
 
 
 def results(path: Path) -> dict[int, dict[str, Any]]:

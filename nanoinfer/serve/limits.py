@@ -1,0 +1,99 @@
+"""The middleware that bounds what one request may take: bytes of its body, and seconds to send it and to take answers.
+
+A server calls an application once a request's headers have come. What happens before is bounded by the server's own
+settings and by a proxy: chapters/SERVING.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nanoinfer.serve.config import ServeConfig
+from nanoinfer.serve.errors import ApiError
+
+LATE = "late"  # why a task is cancelled whose time is up
+LOOKS = 8  # in the time that a task may wait
+
+
+class Limits:
+    """ASGI middleware. `receive` raises ApiError beyond a limit, and `send` ClientDisconnect.
+
+    One timer looks after all tasks that wait: a timer of its own would cost each token of each stream.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServeConfig) -> None:
+        self.app, self.config = app, config
+        self._until: dict[asyncio.Task[Any], float] = {}  # the tasks that wait, and how long each may
+        self._period, self._looking = min(config.body_timeout, config.stall_timeout) / LOOKS, False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        size, whole, loop = 0, False, asyncio.get_running_loop()
+        until = loop.time() + self.config.body_timeout
+
+        async def limited_receive() -> Message:
+            nonlocal size, whole
+            if whole:  # only the client's going can still come
+                return await receive()
+            self._check_headers(Headers(scope=scope))  # ahead of `receive`, at which a server asks for the body
+            try:
+                message: Message = await self._within(until, receive())
+            except TimeoutError:
+                what = f"the body did not come within {self.config.body_timeout:g} seconds"
+                raise ApiError(408, what, code="body_timeout", connection="close") from None
+            size += len(message.get("body", b""))
+            self._check_size(size)
+            whole = not message.get("more_body", False)
+            return message
+
+        async def limited_send(message: Message) -> None:
+            try:
+                await self._within(loop.time() + self.config.stall_timeout, send(message))
+            except OSError:  # of the server: it has gone; or TimeoutError: it takes nothing
+                raise ClientDisconnect from None
+
+        await self.app(scope, limited_receive, limited_send)
+
+    def _check_headers(self, headers: Headers) -> None:
+        self._check_size(int(headers.get("content-length", 0)))
+        if (coding := headers.get("content-encoding", "identity").lower()) != "identity":
+            what = f"a body must come as it is, without content-encoding {coding!r:.80}"
+            raise ApiError(415, what, connection="close")
+
+    def _check_size(self, size: int) -> None:
+        if size > self.config.max_body:
+            what = f"the body has more than {self.config.max_body:,} bytes, which is the most that is read"
+            raise ApiError(413, what, code="body_too_large", connection="close")
+
+    async def _within(self, until: float, work: Awaitable[Any]) -> Any:
+        """Await it, and raise TimeoutError when this time has come."""
+        task = asyncio.current_task()
+        assert task
+        self._until[task] = until
+        if not self._looking:
+            self._look()
+        try:
+            return await work
+        except asyncio.CancelledError as error:
+            if error.args != (LATE,):
+                raise
+            raise TimeoutError from None
+        finally:
+            del self._until[task]
+
+    def _look(self) -> None:
+        """Cancel what is late, and look again, as long as anything waits."""
+        loop = asyncio.get_running_loop()
+        for task, until in self._until.items():
+            if until < loop.time():
+                task.cancel(LATE)
+        self._looking = bool(self._until)
+        if self._looking:
+            loop.call_later(self._period, self._look)
