@@ -35,7 +35,7 @@ def test_each_slide_has_a_title_few_words_and_its_figure(page: Path) -> None:
         for block in re.findall(r"^```\w*\n(.*?)\n```$", shown, re.M | re.S):
             lines = block.split("\n")
             assert len(lines) <= 10, shown
-            assert max(map(len, lines)) <= 92 or slides.labelled(block), shown
+            assert max(map(len, lines)) <= 96 or slides.labelled(block), shown
         assert all((page.parent / figure).is_file() for figure in slides.FIGURE.findall(shown)), shown
 
 
