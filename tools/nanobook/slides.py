@@ -19,7 +19,7 @@ FIGURE = re.compile(r"(?<=\]\()[^)\s]+\.svg(?=\))")
 IMAGE = re.compile(r"!\[(?:[wh]:\d+ )?([^\]]*)\]\([^)]*\.svg\)")
 SIZE = re.compile(r"\b([wh]):(\d+) ?")  # as Marp writes it, ahead of an image's alternative text
 MONOSPACE = 1164 / 0.605  # pixels for a line of code, by the width of a letter
-WRAPPED = 76  # columns, above which labelled texts are wrapped
+WRAPPED, WIDEST = 76, 96  # columns, above which labelled texts are wrapped, and all lines
 LABELLED = re.compile(r".{22}  \S")  # a label, or none, in 24 columns
 
 
@@ -59,18 +59,14 @@ def deck(page: Path) -> str:
     return template.replace("TITLE", page.parent.name).replace("SLIDES", "\n".join(sections))
 
 
-def labelled(text: str) -> bool:
-    """Whether each line of an output is a text behind a label, or the rest of such a text."""
-    return all(LABELLED.match(line) for line in text.split("\n"))
-
-
 def _code(token: Any) -> str:
     """Code in color, in letters of a size at which its longest line fits; an output of labelled texts is wrapped."""
     from pygments import formatters, highlight, lexers  # type: ignore[import-untyped]
 
     text = token.content.rstrip("\n")
     columns = max(map(len, text.split("\n")))
-    if columns > WRAPPED and labelled(text):
+    long = [line for line in text.split("\n") if len(line) > WRAPPED]
+    if columns > WIDEST or columns > WRAPPED and all(map(LABELLED.match, long)):
         told = re.sub(r"(?<=.{76})\n {24}(?=\S)", " ", text).split("\n")
         return f'<pre class="told">{"".join(f"<div>{html.escape(line)}</div>" for line in told)}</pre>'
     code = highlight(
