@@ -10,7 +10,7 @@ import pytest
 
 from nanobook import slides
 from nanoinfer.cli import run
-from tests.book.chapter_pages import CHAPTERS, checkout, without_code
+from tests.book.chapter_pages import CHAPTERS, checkout, without_code, words
 from tests.book.test_site import CHROMIUM
 
 DECKS = sorted(CHAPTERS.glob("*/slides.md"))
@@ -31,7 +31,7 @@ def test_each_slide_has_a_title_few_words_and_its_figure(page: Path) -> None:
     for part in parts:
         shown = slides.NOTE.sub("", part)
         assert len(re.findall(r"^# \S", without_code(shown), re.M)) == 1, shown
-        assert len(re.sub(r"\$.*?\$|\]\(.*?\)", "", without_code(shown)).split()) <= 50, shown
+        assert words(shown) <= 50, shown
         for language, block in re.findall(r"^```(\w*)\n(.*?)\n```$", shown, re.M | re.S):
             lines = block.split("\n")
             assert len(lines) <= 10, shown
