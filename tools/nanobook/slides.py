@@ -66,7 +66,7 @@ def _code(token: Any) -> str:
     text = token.content.rstrip("\n")
     columns = max(map(len, text.split("\n")))
     long = [line for line in text.split("\n") if len(line) > WRAPPED]
-    if columns > WIDEST or columns > WRAPPED and all(map(LABELLED.match, long)):
+    if columns > WIDEST or (columns > WRAPPED and all(map(LABELLED.match, long))):
         told = re.sub(r"(?<=.{76})\n {24}(?=\S)", " ", text).split("\n")
         return f'<pre class="told">{"".join(f"<div>{html.escape(line)}</div>" for line in told)}</pre>'
     code = highlight(
