@@ -10,6 +10,7 @@ import importlib.util
 import io
 import re
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import lru_cache
 from pathlib import Path
@@ -23,10 +24,15 @@ def printed(file: Path, name: str) -> list[str]:
     function = getattr(load(file), name, None)
     if not callable(function):
         raise ValueError(f"{file.name} has no function {name!r} whose output could be shown")
+    return list(_printed(function))
+
+
+@lru_cache  # a chapter's text and its slides show the same output
+def _printed(function: Callable[[], object]) -> tuple[str, ...]:
     out = io.StringIO()
     with redirect_stdout(out):
         function()
-    return [line.rstrip() for line in out.getvalue().rstrip("\n").split("\n")]
+    return tuple(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))
 
 
 def print_blocks(file: Path) -> None:

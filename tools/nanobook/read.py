@@ -25,6 +25,8 @@ nanoinfer read 2
 
 nanoinfer read 2 --terminal
 
+nanoinfer read 2 --slides
+
 nanoinfer read --to site --no-open"""
 
 
@@ -35,6 +37,9 @@ def read(
     ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
     terminal: Annotated[bool, typer.Option("--terminal", help="Print the chapter's text here instead.")] = False,
+    slides: Annotated[
+        bool, typer.Option("--slides", help="Show the chapter's slides: arrow keys turn them, n shows the notes.")
+    ] = False,
 ) -> int:
     """Open the book, with the source beside the text. It is built the first time, and works without a network."""
     from nanobook.site import build
@@ -44,12 +49,22 @@ def read(
         text = _chapter_text(root(), chapter)
     except FileNotFoundError as error:
         raise Refused(str(error)) from error
-    if terminal:
+    for option in [name for name, chosen in (("--slides", slides), ("--terminal", terminal)) if chosen]:
         if text is None:
-            raise Refused("--terminal needs a chapter: nanoinfer read 1 --terminal")
+            raise Refused(f"{option} needs a chapter: nanoinfer read 1 {option}")
+    if slides:
+        assert text is not None
+        text = text.with_name("slides.md")
+        if not text.is_file():
+            raise Refused(f"chapter {chapter} has no slides yet")
+    if terminal:
+        assert text is not None
         return _print(text)
-    folder = to or Path(typer.get_app_dir("nanoinfer")) / "book"
+    folder = to or Path(typer.get_app_dir("nanoinfer")) / ("slides" if slides else "book")
     try:
+        if slides:
+            assert text is not None
+            return _open(_deck(text, folder), no_open)
         if not build.built(folder):
             remark("nanoinfer: building the book, once ...")
             with _bar() as bar:
@@ -61,7 +76,21 @@ def read(
         elsewhere = "" if to else "; --to DIR builds the book elsewhere"
         what = f"{error.filename or folder} cannot be written: {error.strerror or error}"
         raise Refused(what + elsewhere) from error
-    page = folder / ("index.html" if text is None else f"chapters/{text.parent.name}/README.html")
+    return _open(folder / ("index.html" if text is None else f"chapters/{text.parent.name}/README.html"), no_open)
+
+
+def _deck(text: Path, folder: Path) -> Path:
+    """Write the slides of a chapter; Unbuilt where a package is missing."""
+    from nanobook import slides
+    from nanobook.site import build
+
+    if lacking := build.missing():
+        raise build.Unbuilt(f"slides need {', '.join(lacking)}: pip install 'nanoinfer[docs]'")
+    return slides.write(text, folder)
+
+
+def _open(page: Path, no_open: bool) -> int:
+    """Print where a page is, and open it."""
     Output().write(f"{page.resolve()}\n")
     if not no_open and not webbrowser.open(page.resolve().as_uri()):
         remark("nanoinfer: no browser could be opened; the page above can be")
@@ -93,8 +122,10 @@ def _print(text: Path) -> int:
     from rich.markdown import Markdown
 
     from nanobook.site.pages import MARKERS, PICTURE
+    from nanobook.slides import HEAD, IMAGE
 
     told = PICTURE.sub(lambda found: f"*Figure: {found[2]}*", text.read_text(encoding="utf-8"))
+    told = IMAGE.sub(r"*Figure: \1*", HEAD.sub("", told))
     told = re.sub(r"<details><summary>(.*?)</summary>\n\n(.*?)\n\n</details>", r"**\1.** \2", told, flags=re.S)
     console = Console()
     plain = re.sub(r"\n{3,}", "\n\n", MARKERS.sub("", told))

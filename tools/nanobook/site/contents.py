@@ -11,7 +11,7 @@ from pathlib import Path
 from nanobook.source import folder_of
 from nanobook.syllabus import ENGINE, engine_root, file_of, syllabus
 
-SKIPPED = {"questions.md", "strength.json"}
+SKIPPED = {"questions.md", "slides.md", "strength.json"}
 TEACHING = ("teacher.md", "written.md", "criteria.md")  # of a chapter
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 

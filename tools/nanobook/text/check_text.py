@@ -39,9 +39,10 @@ class Fault:
 
 
 def pages(root: Path) -> list[Path]:
-    """The pages of the book: the chapters' texts, and others that have a block that is generated."""
+    """The pages of the book: the chapters' texts and slides, and others that have a block that is generated."""
     chapters = sorted((root / "chapters").glob("**/*.md"))
-    made = [page for page in chapters if page.name == "README.md" or "[[[cog" in page.read_text(encoding="utf-8")]
+    texts = {"README.md", "slides.md"}
+    made = [page for page in chapters if page.name in texts or "[[[cog" in page.read_text(encoding="utf-8")]
     return [page for page in (root / "README.md", root / "CONTRIBUTING.md", *made) if page.is_file()]
 
 
