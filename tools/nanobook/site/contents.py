@@ -13,6 +13,7 @@ from nanobook.syllabus import ENGINE, engine_root, file_of, syllabus
 
 SKIPPED = {"questions.md", "slides.md", "strength.json"}
 TEACHING = ("teacher.md", "written.md", "criteria.md")  # of a chapter
+BESIDE = ("prerequisites", "reading", "exam-1-4", "exam-5-8")  # TEACHING.md, in chapters/teaching
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 
 
@@ -92,6 +93,7 @@ def _teaching(book: Path) -> Iterator[str]:
     yield from _there(book, "chapters/TEACHING.md")
     for folder in chapter_folders(book):
         yield from _there(book, *(f"chapters/{folder.name}/{name}" for name in TEACHING))
+    yield from _there(book, *(f"chapters/teaching/{name}.md" for name in BESIDE))
     yield from _there(book, "chapters/01-naive/exercises/FORMAT.md")
 
 
