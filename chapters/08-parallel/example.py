@@ -93,7 +93,6 @@ def heads() -> None:
 
 def straight() -> None:
     """The text where c_attn is cut as one matrix."""
-    run.show("cut in each third", run.texts()[0])
     run.show("cut straight", run.texts(run.CutStraight)[0])
 
 

@@ -66,7 +66,7 @@ def short(model: str) -> str:
 
 
 def step_bytes(config: ModelConfig, size: int, rows: int, context: float) -> dict[str, float]:
-    """What the first of so many ranks reads in a step: its layers, its part of the head, its part of the context."""
+    """What the first of so many ranks reads in a step: its layers, its part of the head, its part of the cache."""
     shard = Shard(0, size)
     own, ids = shard.config(config), shard.vocab(config)
     shapes = own.parameter_shapes()
@@ -74,7 +74,7 @@ def step_bytes(config: ModelConfig, size: int, rows: int, context: float) -> dic
     return {
         "layers": BYTES * layers,
         "head": BYTES * (ids.stop - ids.start) * config.n_embd,
-        "context": BYTES * rows * context * own.kv_numbers,
+        "KV cache": BYTES * rows * context * own.kv_numbers,
     }
 
 
@@ -100,9 +100,6 @@ def halved() -> None:
     print(f"{'a step reads':30}{_megabytes(sum(one.values())):>12}{_megabytes(sum(two.values())):>16}")
     print(f"{'at the speed of memory':30}", f"{seconds(limit_s(config, 1, 1, 512)):>12}",
           f"{seconds(limit_s(config, 2, 1, 512)):>16}", sep="")  # fmt: skip
-    held = [total + (BYTES * config.vocab_size * config.n_embd - parts["head"] if n > 1 else 0)
-            for n, parts in ((1, one), (2, two)) for total in [sum(parts.values())]]  # fmt: skip
-    print(f"{'and has in memory':30}{_megabytes(held[0]):>12}{_megabytes(held[1]):>16}")
 
 
 def _megabytes(count: float) -> str:
@@ -256,13 +253,12 @@ def between_s(model: str, rows: float) -> float:
 
 
 def readers() -> None:
-    """The same rows in all: one model on two GPUs as measured, and half of them on each GPU, from `between_s`."""
-    print(f"{'':12}{'sequences':>13}{'one model on two':>24}{'a model on each, about':>30}")
-    for model in models():
-        for rows in rows_measured(model)[1:]:
-            steps = step_s(model, 2, rows), between_s(model, rows / 2)
-            cells = [f"{seconds(step)}, {rows / step:,.0f} tok/s" for step in steps]
-            print(f"{short(model):12}{rows:>13}{cells[0]:>24}{cells[1]:>30}")
+    """gpt2-xl with the same rows in all: one model on two GPUs as measured, and half of them on each GPU, from `between_s`."""
+    print(f"{'sequences':>9}{'one model on two':>24}{'a model on each':>26}")
+    for rows in rows_measured(XL)[1:]:
+        steps = step_s(XL, 2, rows), between_s(XL, rows / 2)
+        cells = [f"{seconds(step)}, {rows / step:,.0f} tok/s" for step in steps]
+        print(f"{rows:>9}{cells[0]:>24}{cells[1]:>26}")
 
 
 def _more() -> list[float]:
