@@ -264,7 +264,8 @@ def overtakes() -> Drawing:
                    f"{measured.gain(model, n):.2f}")
                   for model in models for n in measured.rows_measured(model))  # fmt: skip
     told = "; ".join(
-        f"{model}, {n} sequence{'s' * (n != '1')}: {g} measured, {a} to {b} by the formula" for model, n, a, b, g in cells
+        f"{model}, {n} sequence{'s' * (n != '1')}: {g} measured, {a} to {b} by the formula"
+        for model, n, a, b, g in cells
     )
     alt = f"How many times as fast a step is on two GPUs as on one, against sequences. {told}."
     return Drawing("08-parallel/overtakes", "Where two GPUs overtake one", alt,
@@ -328,8 +329,8 @@ def shards() -> Drawing:
 
     alt = (
         "A file of prompts, cut into four shards by line numbers. The first and the third are there in the folder of "
-        "results, the second is being written under another name, and the fourth has not been begun. If the run is killed "
-        "now, the next one computes the second and the fourth."
+        "results, the second is being written under another name, and the fourth has not been begun. If the run is "
+        "killed now, the next one computes the second and the fourth."
     )
     rows = tuple(zip(names, states, strict=True))
     return Drawing("08-parallel/shards", "Shards of a batch", alt, ("lines", "state"), rows, draw)

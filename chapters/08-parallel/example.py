@@ -288,7 +288,7 @@ def routed() -> None:
 
 
 def moved() -> None:
-    """A sampled text whose engine dies after 12 tokens: continued, begun as a longer prompt, and as it would have been."""
+    """A sampled text whose engine dies after 12 tokens: continued, as a longer prompt, and without the death."""
     whole = seven.Plain(run.PROMPT, run.HEAT).run(run.NEW)
     for label, counts in (("continued elsewhere", True), ("as a longer prompt", False)):
         half = seven.Plain(run.PROMPT, run.HEAT)

@@ -253,7 +253,7 @@ def between_s(model: str, rows: float) -> float:
 
 
 def readers() -> None:
-    """gpt2-xl with the same rows in all: one model on two GPUs as measured, and half of them on each GPU, from `between_s`."""
+    """gpt2-xl with the same sequences in all: the model cut in two, as measured, and two models, from `between_s`."""
     print(f"{'sequences':>9}{'one model on two':>24}{'a model on each':>26}")
     for rows in rows_measured(XL)[1:]:
         steps = step_s(XL, 2, rows), between_s(XL, rows / 2)
