@@ -48,7 +48,7 @@ def paper() -> Drawing:
         grid(ax, (6.0, 1.4), A, [columns] * 4)
         boxes.write(ax, (8.0, 0.8), "A, cut by columns", align="center")
         grid(ax, (11.4, 2.9), [h], [columns])
-        boxes.write(ax, (13.4, 4.8), "h, each rank\nby itself", MUTED, 10, "center")
+        boxes.write(ax, (13.4, 4.8), "h, negatives 0,\neach rank alone", MUTED, 10, "center")
         grid(ax, (16.8, 1.4), B, [[color] * 4 for color in columns])
         boxes.write(ax, (18.8, 0.8), "B, cut by rows", align="center")
         for y, term, color, name in zip((1.4, 4.7), terms, RANKS, ("rank 0's term", "rank 1's term"), strict=False):
@@ -67,7 +67,7 @@ def paper() -> Drawing:
 
     told = [" ".join(str(int(n)) for n in row) for row in (h, *terms, h @ B)]
     alt = (
-        "A row x times a matrix of four columns, what is negative set to 0, times a matrix of four rows. Rank 0 has "
+        "A row x times a matrix of four columns, negative numbers set to 0, times a matrix of four rows. Rank 0 has "
         f"the first two columns of the one and the first two rows of the other. h is {told[0]}; the ranks' terms are "
         f"{told[1]} and {told[2]}; their sum, one all-reduce, is {told[3]}."
     )

@@ -68,7 +68,7 @@ def wrong_way() -> None:
     """A cut by rows, too: each rank has a term of x A, and sets to 0 what is negative in it."""
     terms = [X[own] @ A[own] for own in (slice(0, 2), slice(2, 4))]
     for rank, term in enumerate(terms):
-        print(f"{f'rank {rank}':16}{cells(term)}   and what is not negative{cells(term.relu())}")
+        print(f"{f'rank {rank}':16}{cells(term)}   with negatives set to 0 {cells(term.relu())}")
     print(f"{'their sum':16}{cells(sum(terms))}   {'':24}{cells(sum(term.relu() for term in terms))}")
 
 
@@ -129,8 +129,8 @@ def ways() -> None:
     """What each rank sends, for n bytes on every rank, and how often it waits for another."""
     print(f"{'ranks':>5}{'ring':>26}{'one-shot':>26}{'two-shot':>26}")
     for size in (2, 4, 8):
-        ring = f"{2 * (size - 1)} rounds, {2 * (size - 1) / size:.2f} n"
-        shots = f"1 round, {size - 1:.2f} n", f"2 rounds, {2 * (size - 1) / size:.2f} n"
+        ring = f"{2 * (size - 1)} steps, {2 * (size - 1) / size:.2f} n"
+        shots = f"1 step, {size - 1:.2f} n", f"2 steps, {2 * (size - 1) / size:.2f} n"
         print(f"{size:>5}{ring:>26}{shots[0]:>26}{shots[1]:>26}")
 
 
