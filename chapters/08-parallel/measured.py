@@ -290,7 +290,6 @@ def _many() -> int:
 NUMBERS: dict[str, Callable[[], str]] = {
     "reduce": lambda: seconds(sum_s("nccl and norm", _few())),
     "reduce many": lambda: factor(sum_s("nccl and norm", _many()) / sum_s("nccl and norm", _few())),
-    "reduce bytes": lambda: factor(_many() / _few()),
     "reduce one kernel": lambda: seconds(sum_s("in one kernel", _few())),
     "inbox rows": lambda: str(_inbox_rows()),
     "spared": lambda: seconds(_spared("gpt2-xl")),
@@ -306,7 +305,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "near": lambda: f"{100 * max(abs(between_s(m, 32) / step_s(m, 2, 64) - 1) for m in models()):.1f}%",
     "unit": lambda: str(UNIT),
     "ids": lambda: f"{PRESETS['gpt2-xl'].vocab_size:,}",
-    "own ids": lambda: f"{Shard(0, 2).vocab_width(PRESETS['gpt2-xl']):,}",
     "no ids": lambda: str(2 * Shard(0, 2).vocab_width(PRESETS["gpt2-xl"]) - PRESETS["gpt2-xl"].vocab_size),
     "layers xl": lambda: str(shape(XL).n_layer),
     "rows most": lambda: str(_many()),
