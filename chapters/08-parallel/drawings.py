@@ -48,7 +48,7 @@ def paper() -> Drawing:
         grid(ax, (6.0, 1.4), A, [columns] * 4)
         boxes.write(ax, (8.0, 0.8), "A, cut by columns", align="center")
         grid(ax, (11.4, 2.9), [h], [columns])
-        boxes.write(ax, (13.4, 4.8), "h, no word\nfrom the other", MUTED, 10, "center")
+        boxes.write(ax, (13.4, 4.8), "h, negatives 0,\neach rank alone", MUTED, 10, "center")
         grid(ax, (16.8, 1.4), B, [[color] * 4 for color in columns])
         boxes.write(ax, (18.8, 0.8), "B, cut by rows", align="center")
         for y, term, color, name in zip((1.4, 4.7), terms, RANKS, ("rank 0's term", "rank 1's term"), strict=False):
@@ -67,7 +67,7 @@ def paper() -> Drawing:
 
     told = [" ".join(str(int(n)) for n in row) for row in (h, *terms, h @ B)]
     alt = (
-        "A row x times a matrix of four columns, what is negative set to 0, times a matrix of four rows. Rank 0 has "
+        "A row x times a matrix of four columns, negative numbers set to 0, times a matrix of four rows. Rank 0 has "
         f"the first two columns of the one and the first two rows of the other. h is {told[0]}; the ranks' terms are "
         f"{told[1]} and {told[2]}; their sum, one all-reduce, is {told[3]}."
     )
@@ -217,7 +217,7 @@ def reduces() -> Drawing:
         ax.set_xscale("log", base=2)
         ax.set_xticks(rows, [str(n) for n in rows])
         ax.set_ylim(0, None)
-        ax.set_xlabel(f"rows of {measured.width():,} numbers of two bytes")
+        ax.set_xlabel(f"sequences, each {measured.width():,} numbers of two bytes")
         ax.set_ylabel("µs")
         ax.legend(loc="upper left", ncols=2)
         figure.subplots_adjust(left=0.08, right=0.985, top=0.96, bottom=0.16)
@@ -225,9 +225,9 @@ def reduces() -> Drawing:
 
     cells = tuple((str(n), *(seconds(measured.reduce_s(kind, n)) for kind in kinds)) for n in rows)
     each = [", ".join(f"{measured.KINDS[k]} {t}" for k, t in zip(kinds, line, strict=True)) for _, *line in cells]
-    told = "; ".join(f"{n} row{'s' * (n > 1)}: {times}" for n, times in zip(rows, each, strict=True))
-    alt = f"What an all-reduce over two GPUs takes, inside a captured graph, against rows. {told}."
-    header = ("rows", *(measured.KINDS[kind] for kind in kinds))
+    told = "; ".join(f"{n} sequence{'s' * (n > 1)}: {times}" for n, times in zip(rows, each, strict=True))
+    alt = f"What an all-reduce over two GPUs takes, inside a captured graph, against sequences. {told}."
+    header = ("sequences", *(measured.KINDS[kind] for kind in kinds))
     return Drawing("08-parallel/reduces", "What an all-reduce takes", alt, header, cells, draw)
 
 
@@ -253,7 +253,7 @@ def overtakes() -> Drawing:
         every = sorted({n for model in models for n in measured.rows_measured(model)})
         ax.set_xticks(every, [str(n) for n in every])
         ax.set_ylim(0, None)
-        ax.set_xlabel("rows")
+        ax.set_xlabel("sequences")
         ax.set_ylabel("times as fast on two GPUs")
         ax.legend(loc="lower right")
         figure.subplots_adjust(left=0.09, right=0.985, top=0.96, bottom=0.13)
@@ -264,11 +264,12 @@ def overtakes() -> Drawing:
                    f"{measured.gain(model, n):.2f}")
                   for model in models for n in measured.rows_measured(model))  # fmt: skip
     told = "; ".join(
-        f"{model}, {n} row{'s' * (n != '1')}: {g} measured, {a} to {b} by the formula" for model, n, a, b, g in cells
+        f"{model}, {n} sequence{'s' * (n != '1')}: {g} measured, {a} to {b} by the formula"
+        for model, n, a, b, g in cells
     )
-    alt = f"How many times as fast a step is on two GPUs as on one, against rows. {told}."
+    alt = f"How many times as fast a step is on two GPUs as on one, against sequences. {told}."
     return Drawing("08-parallel/overtakes", "Where two GPUs overtake one", alt,
-                   ("model", "rows", "bytes halve", "all halves", "measured"), cells, draw)  # fmt: skip
+                   ("model", "sequences", "bytes halve", "all halves", "measured"), cells, draw)  # fmt: skip
 
 
 def overwritten() -> Drawing:
@@ -306,12 +307,12 @@ def overwritten() -> Drawing:
 def shards() -> Drawing:
     """A file of prompts, its shards, and the one moment at which a result is there."""
     names = ["0-999", "1000-1999", "2000-2999", "3000-3999"]
-    states = ("there", "being written, under another name", "there", "nobody has it yet")
+    states = ("there", "being written, under another name", "there", "not begun")
 
     def draw() -> Figure:
         figure, ax = boxes.canvas(16, 4.6)
         boxes.write(ax, (0.2, 0.35), "prompts.jsonl, by lines", MUTED, 10)
-        boxes.write(ax, (5.6, 0.35), "whoever is free", MUTED, 10)
+        boxes.write(ax, (5.6, 0.35), "whichever worker is free", MUTED, 10)
         boxes.write(ax, (9.6, 0.35), "the folder of results", MUTED, 10)
         for at, (name, state) in enumerate(zip(names, states, strict=True)):
             y = 0.75 + 0.92 * at
@@ -328,8 +329,8 @@ def shards() -> Drawing:
 
     alt = (
         "A file of prompts, cut into four shards by line numbers. The first and the third are there in the folder of "
-        "results, the second is being written under another name, and the fourth has not been begun. After an end at "
-        "this moment, the second and the fourth are computed."
+        "results, the second is being written under another name, and the fourth has not been begun. If the run is "
+        "killed now, the next one computes the second and the fourth."
     )
     rows = tuple(zip(names, states, strict=True))
     return Drawing("08-parallel/shards", "Shards of a batch", alt, ("lines", "state"), rows, draw)

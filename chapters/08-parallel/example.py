@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +31,7 @@ from nanoinfer.parallel.leader import LeadingEngine, RankEngine
 from nanoinfer.parallel.replicas import ReplicaLoop
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
+from nanoinfer.verify import verify_tokens
 
 here = Path(__file__).parent
 measured, run = load(here / "measured.py"), load(here / "running.py")
@@ -44,6 +49,14 @@ def cells(numbers: Sequence[float]) -> str:
     return "".join(f"{int(n):>4}" for n in numbers)
 
 
+def two_processes() -> None:
+    """What small.py prints, one process after the other."""
+    whole = os.environ | {"PYTHONUNBUFFERED": ""}  # each line is written at once, not in parts
+    told = subprocess.run([sys.executable, here / "small.py"], capture_output=True, check=True, text=True, env=whole)
+    for line in sorted(told.stdout.splitlines()):
+        print(textwrap.fill(line, 100, subsequent_indent=" " * 8))
+
+
 def matrices() -> None:
     """x, A and B, to be copied onto paper."""
     print(f"x{cells(X)}\n")
@@ -51,25 +64,11 @@ def matrices() -> None:
         print(f"{' A'[at == 0]}{cells(a)}{'B' if at == 0 else ' ':>12}{cells(b)}")
 
 
-def paper() -> None:
-    """x times A, what is negative set to 0, times B: on one rank, and on two."""
-    h = (X @ A).relu()
-    print(f"{'x':10}{cells(X)}")
-    print(f"{'x A':10}{cells(X @ A)}")
-    print(f"{'h':10}{cells(h)}      what is negative is 0")
-    print(f"{'y = h B':10}{cells(h @ B)}\n")
-    for rank, own in enumerate((slice(0, 2), slice(2, 4))):
-        mine = (X @ A[:, own]).relu()
-        columns, rows = f"columns {own.start} and {own.stop - 1} of A", f"rows {own.start} and {own.stop - 1} of B"
-        print(f"rank {rank}    h{cells(mine)}  by {columns};  its term{cells(mine @ B[own])}  by {rows}")
-    print(f"{'the sum':59}{cells(h @ B)}")
-
-
 def wrong_way() -> None:
     """A cut by rows, too: each rank has a term of x A, and sets to 0 what is negative in it."""
     terms = [X[own] @ A[own] for own in (slice(0, 2), slice(2, 4))]
     for rank, term in enumerate(terms):
-        print(f"{f'rank {rank}':16}{cells(term)}   and what is not negative{cells(term.relu())}")
+        print(f"{f'rank {rank}':16}{cells(term)}   with negatives set to 0 {cells(term.relu())}")
     print(f"{'their sum':16}{cells(sum(terms))}   {'':24}{cells(sum(term.relu() for term in terms))}")
 
 
@@ -94,7 +93,6 @@ def heads() -> None:
 
 def straight() -> None:
     """The text where c_attn is cut as one matrix."""
-    run.show("cut in each third", run.texts()[0])
     run.show("cut straight", run.texts(run.CutStraight)[0])
 
 
@@ -127,24 +125,12 @@ def own_numbers() -> None:
         print(f"temperature {heat}: the same text: {right == wrong}")
 
 
-def messages() -> None:
-    """A ring of three ranks that add three numbers each."""
-    rows = [[1.0, 2.0, 3.0], [10.0, 20.0, 30.0], [100.0, 200.0, 300.0]]
-    steps, ended = run.ring(rows)
-    for rank, row in enumerate(rows):
-        print(f"rank {rank} has{cells(row)}")
-    for at, step in enumerate(steps):
-        told = [f"{one.sender} to {(one.sender + 1) % 3}: part {one.part}, {one.numbers[0]:g}" for one in step]
-        print(f"{'add' if at < 2 else 'pass on':10}", *(f"{one:22}" for one in told), sep="")
-    print(f"each ends with{cells(ended[0])}")
-
-
 def ways() -> None:
     """What each rank sends, for n bytes on every rank, and how often it waits for another."""
     print(f"{'ranks':>5}{'ring':>26}{'one-shot':>26}{'two-shot':>26}")
     for size in (2, 4, 8):
-        ring = f"{2 * (size - 1)} rounds, {2 * (size - 1) / size:.2f} n"
-        shots = f"1 round, {size - 1:.2f} n", f"2 rounds, {2 * (size - 1) / size:.2f} n"
+        ring = f"{2 * (size - 1)} steps, {2 * (size - 1) / size:.2f} n"
+        shots = f"1 step, {size - 1:.2f} n", f"2 steps, {2 * (size - 1) / size:.2f} n"
         print(f"{size:>5}{ring:>26}{shots[0]:>26}{shots[1]:>26}")
 
 
@@ -201,6 +187,20 @@ def killed() -> None:
                 pass
         except RuntimeError as error:
             print(f"{text!r}\nRuntimeError: {error}\nstill running: {other.poll() is None}")
+
+
+def proof() -> None:
+    """Two ranks' tokens held against one process that keeps nothing, and those of ranks that each add the bias."""
+    params = SamplingParams(max_tokens=run.NEW, temperature=0)
+    with LLM("small", engine="naive", device="cpu") as one:
+        with LLM(engine="dense", tensor_parallel=2, device="cpu", threads=1, max_batch=2, max_len=64) as two:
+            told = two.generate([run.PROMPT, "The fox"], params)
+        print(f"{'two ranks':24}{verify_tokens(one.forward_logits, told, params)}")
+        wrong = replace(told[0], token_ids=tuple(run.new_ids(run.BiasEverywhere)[0]))
+        try:
+            verify_tokens(one.forward_logits, [wrong], params)
+        except AssertionError as error:
+            run.show("bias on every rank", str(error))
 
 
 def captured() -> None:
@@ -262,7 +262,7 @@ def one_shot(calls: int, buffers: int) -> list[list[int]]:
 
 
 class Engine:
-    """Stands for an engine in a process of its own: rows that it has, and none that end."""
+    """Stands for an engine in a process of its own: it counts its sequences, and none ends."""
 
     failure = leave_behind = None
     closed = False
@@ -277,7 +277,7 @@ def routed() -> None:
     loop, shared = ReplicaLoop(engines, 16), list(range(64))
     asked = [("shared", [*shared, 1]), ("other", [2] * 40), ("shared", [*shared, 3]), ("shared", [*shared, 4]),
              ("other", [5] * 40), ("other", [6] * 40), ("other", [7] * 40)]  # fmt: skip
-    print(f"{'':12}{'rows of A':>10}{'rows of B':>10}   {'known to':>10}   goes to")
+    print(f"{'':12}{'A has':>10}{'B has':>10}   {'known to':>10}   goes to")
     told: dict[str, str] = {}
     for kind, text in asked:
         loads = [one.load for one in engines]
@@ -288,16 +288,16 @@ def routed() -> None:
 
 
 def moved() -> None:
-    """A sampled text whose engine dies after 12 tokens: gone on with behind them, and asked for once more."""
+    """A sampled text whose engine dies after 12 tokens: continued, as a longer prompt, and without the death."""
     whole = seven.Plain(run.PROMPT, run.HEAT).run(run.NEW)
-    for label, counts in (("goes on elsewhere", True), ("the rest as a prompt", False)):
+    for label, counts in (("continued elsewhere", True), ("as a longer prompt", False)):
         half = seven.Plain(run.PROMPT, run.HEAT)
         half.ids = list(whole.ids[: whole.prompt + 12])
         if not counts:
             half.prompt = len(half.ids)
         half.run(run.NEW - 12 if not counts else run.NEW)
         run.show(label, seven.decode(half.ids[whole.prompt :]))
-    run.show("nobody dies", str(whole))
+    run.show("no engine dies", str(whole))
 
 
 LINES = [
@@ -318,9 +318,9 @@ def resumed() -> None:
             job = open_job(source, Path(folder) / f"by{size}", params, size, maker, {"model": "small"})
             first, *rest = job.missing()
             job.run(first, llm)
-            (job.out / f".{rest[0].name}.3f9c01aa.tmp").write_text('{"id": "3", "te')  # as somebody left it
+            (job.out / f".{rest[0].name}.3f9c01aa.tmp").write_text('{"id": "3", "te')  # as a killed run leaves it
             if size == 2:
-                _listed("ended while it wrote", job.out)
+                _listed("killed while writing", job.out)
             for shard in open_job(source, job.out, params, size, maker, {"model": "small"}).missing():
                 job.run(shard, llm)
             job.clean()

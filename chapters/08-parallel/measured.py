@@ -19,7 +19,7 @@ from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.parallel.shard import UNIT, Shard
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
-NAME, XL, LARGE = "h200-ranks", "random:gpt2-xl", "random:gpt2-large"
+NAME, XL = "h200-ranks", "random:gpt2-xl"
 BYTES = 2  # of a number
 KINDS = {"one-shot": "one-shot", "two-shot": "two-shot", "norm alone": "a norm", "nccl and norm": "NCCL, norm",
          "in one kernel": "one kernel"}  # fmt: skip
@@ -66,7 +66,7 @@ def short(model: str) -> str:
 
 
 def step_bytes(config: ModelConfig, size: int, rows: int, context: float) -> dict[str, float]:
-    """What the first of so many ranks reads in a step: its layers, its part of the head, its part of the context."""
+    """What the first of so many ranks reads in a step: its layers, its part of the head, its part of the cache."""
     shard = Shard(0, size)
     own, ids = shard.config(config), shard.vocab(config)
     shapes = own.parameter_shapes()
@@ -74,7 +74,7 @@ def step_bytes(config: ModelConfig, size: int, rows: int, context: float) -> dic
     return {
         "layers": BYTES * layers,
         "head": BYTES * (ids.stop - ids.start) * config.n_embd,
-        "context": BYTES * rows * context * own.kv_numbers,
+        "KV cache": BYTES * rows * context * own.kv_numbers,
     }
 
 
@@ -91,8 +91,8 @@ def limit_s(config: ModelConfig, size: int, rows: int, context: float) -> float:
 
 
 def halved() -> None:
-    """Bytes that a step of one row reads, on one GPU and on the first of two."""
-    print(f"{'gpt2-xl, 1 row, 512 tokens':30}{'one GPU':>12}{'larger of two':>16}")
+    """Bytes that a step of one sequence reads, on one GPU and on the first of two."""
+    print(f"{'gpt2-xl, 512 tokens':30}{'one GPU':>12}{'larger of two':>16}")
     config = PRESETS["gpt2-xl"]
     one, two = (step_bytes(config, size, 1, 512) for size in (1, 2))
     for name in one:
@@ -100,9 +100,6 @@ def halved() -> None:
     print(f"{'a step reads':30}{_megabytes(sum(one.values())):>12}{_megabytes(sum(two.values())):>16}")
     print(f"{'at the speed of memory':30}", f"{seconds(limit_s(config, 1, 1, 512)):>12}",
           f"{seconds(limit_s(config, 2, 1, 512)):>16}", sep="")  # fmt: skip
-    held = [total + (BYTES * config.vocab_size * config.n_embd - parts["head"] if n > 1 else 0)
-            for n, parts in ((1, one), (2, two)) for total in [sum(parts.values())]]  # fmt: skip
-    print(f"{'and has in memory':30}{_megabytes(held[0]):>12}{_megabytes(held[1]):>16}")
 
 
 def _megabytes(count: float) -> str:
@@ -141,10 +138,10 @@ def kinds() -> list[str]:
 
 def reduces() -> None:
     """A sum of rows over two GPUs, by each way."""
-    print(f"{'rows':>6}{'bytes':>12}", *(f"{KINDS[kind]:>12}" for kind in kinds()), sep="")
+    print(f"{'sequences':>9}{'bytes':>12}", *(f"{KINDS[kind]:>12}" for kind in kinds()), sep="")
     for rows in reduce_rows():
         times = [seconds(reduce_s(kind, rows)) for kind in kinds()]
-        print(f"{rows:>6}{rows * width() * BYTES:>12,}", *(f"{time:>12}" for time in times), sep="")
+        print(f"{rows:>9}{rows * width() * BYTES:>12,}", *(f"{time:>12}" for time in times), sep="")
 
 
 # Where two GPUs overtake one.
@@ -195,14 +192,14 @@ def predicted(model: str, rows: int, all_halves: bool) -> float:
 
 def overtakes() -> None:
     """Steps on one GPU and on two, and the two ends of the formula."""
-    print(f"{'':11}{'rows':>5}{'one GPU':>9}{'two':>9}{'over half':>11}{'sums':>8}{'bytes halve':>13}"
+    print(f"{'':11}{'sequences':>9}{'one GPU':>9}{'two':>9}{'over half':>11}{'sums':>8}{'bytes halve':>13}"
           f"{'all halves':>12}{'measured':>10}")  # fmt: skip
     for model in models():
         for rows in rows_measured(model):
             one, two = (seconds(step_s(model, ranks, rows)) for ranks in (1, 2))
             over, added = seconds(over_half_s(model, rows)), seconds(added_s(model, rows))
             ends = [factor(predicted(model, rows, all_halves)) for all_halves in (False, True)]
-            print(f"{short(model):11}{rows:>5}{one:>9}{two:>9}{over:>11}{added:>8}{ends[0]:>13}{ends[1]:>12}"
+            print(f"{short(model):11}{rows:>9}{one:>9}{two:>9}{over:>11}{added:>8}{ends[0]:>13}{ends[1]:>12}"
                   f"{factor(gain(model, rows)):>10}")  # fmt: skip
 
 
@@ -218,7 +215,7 @@ def _of_it_sums() -> list[float]:
 
 def one_gpu() -> None:
     """Steps on one GPU."""
-    print(f"{'one GPU, rows':14}", *(f"{rows:>10}" for rows in rows_measured(XL)), sep="")
+    print(f"{'sequences':14}", *(f"{rows:>10}" for rows in rows_measured(XL)), sep="")
     for model in models():
         print(
             f"{short(model):14}", *(f"{seconds(step_s(model, 1, rows)):>10}" for rows in rows_measured(model)), sep=""
@@ -235,8 +232,8 @@ def tokens_per_s(model: str, ranks: int, rows: int) -> float:
 
 def either() -> None:
     """One model on two GPUs, and a model on each: the first as measured, the second from one GPU's steps."""
-    titles = [f"{way:>18}{'a row waits':>13}" for way in ("one model on two", "a model on each")]
-    print(f"{'':12}{'rows a model':>13}", *titles, sep="")
+    titles = [f"{way:>18}{'token gap':>13}" for way in ("one model on two", "a model on each")]
+    print(f"{'':12}{'of a model':>13}", *titles, sep="")
     for model in models():
         for rows in rows_measured(model):
             cells = [
@@ -256,13 +253,12 @@ def between_s(model: str, rows: float) -> float:
 
 
 def readers() -> None:
-    """The same rows in all: one model on two GPUs as measured, and half of them on each GPU, from `between_s`."""
-    print(f"{'':12}{'rows in all':>13}{'one model on two':>24}{'a model on each, about':>30}")
-    for model in models():
-        for rows in rows_measured(model)[1:]:
-            steps = step_s(model, 2, rows), between_s(model, rows / 2)
-            cells = [f"{seconds(step)}, {rows / step:,.0f} tok/s" for step in steps]
-            print(f"{short(model):12}{rows:>13}{cells[0]:>24}{cells[1]:>30}")
+    """gpt2-xl with the same sequences in all: the model cut in two, as measured, and two models, from `between_s`."""
+    print(f"{'sequences':>9}{'one model on two':>24}{'a model on each':>26}")
+    for rows in rows_measured(XL)[1:]:
+        steps = step_s(XL, 2, rows), between_s(XL, rows / 2)
+        cells = [f"{seconds(step)}, {rows / step:,.0f} tok/s" for step in steps]
+        print(f"{rows:>9}{cells[0]:>24}{cells[1]:>26}")
 
 
 def _more() -> list[float]:
@@ -294,9 +290,7 @@ def _many() -> int:
 NUMBERS: dict[str, Callable[[], str]] = {
     "reduce": lambda: seconds(sum_s("nccl and norm", _few())),
     "reduce many": lambda: factor(sum_s("nccl and norm", _many()) / sum_s("nccl and norm", _few())),
-    "reduce bytes": lambda: factor(_many() / _few()),
     "reduce one kernel": lambda: seconds(sum_s("in one kernel", _few())),
-    "reduce alone": lambda: seconds(reduce_s("nccl", _few())),
     "inbox rows": lambda: str(_inbox_rows()),
     "spared": lambda: seconds(_spared("gpt2-xl")),
     "spared gpt2": lambda: seconds(_spared("gpt2")),
@@ -307,13 +301,13 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "sums least": lambda: f"{100 * min(_of_it_sums()):.0f}%",
     "sums most": lambda: f"{100 * max(_of_it_sums()):.0f}%",
     "free sums": lambda: factor(step_s(XL, 1, 1) / (step_s(XL, 2, 1) - added_s(XL, 1))),
-    "large middle": lambda: factor(gain(LARGE, 64)),
-    "xl middle": lambda: factor(gain(XL, 64)),
     "xl step": lambda: seconds(step_s(XL, 1, 1)),
     "near": lambda: f"{100 * max(abs(between_s(m, 32) / step_s(m, 2, 64) - 1) for m in models()):.1f}%",
     "unit": lambda: str(UNIT),
-    "own ids": lambda: f"{Shard(0, 2).vocab_width(PRESETS['gpt2-xl']):,}",
+    "ids": lambda: f"{PRESETS['gpt2-xl'].vocab_size:,}",
     "no ids": lambda: str(2 * Shard(0, 2).vocab_width(PRESETS["gpt2-xl"]) - PRESETS["gpt2-xl"].vocab_size),
+    "layers xl": lambda: str(shape(XL).n_layer),
+    "rows most": lambda: str(_many()),
     "reduces xl": lambda: seconds(2 * shape(XL).n_layer * sum_s("nccl and norm", _few())),
     "one kernel xl": lambda: seconds(2 * shape(XL).n_layer * sum_s("in one kernel", _few())),
     "gain most": lambda: factor(max(gain(model, rows) for model in models() for rows in rows_measured(model))),

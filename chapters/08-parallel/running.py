@@ -162,12 +162,21 @@ class OwnNumbers(JoinedSamplers):
 
 @cache
 def texts(part: type[Part] = Part, heat: float = 0.0, samplers: type[JoinedSamplers] = JoinedSamplers) -> list[str]:
-    """What comes of the prompt, on each of two ranks."""
-    return on_ranks(2, lambda group: _text(group, part, heat, samplers))
+    """What each of two ranks writes after the prompt."""
+    tokenizer = gpt2_tokenizer()
+    return [tokenizer.decode(tokenizer.encode(PROMPT) + ids) for ids in new_ids(part, heat, samplers)]
+
+
+@cache
+def new_ids(
+    part: type[Part] = Part, heat: float = 0.0, samplers: type[JoinedSamplers] = JoinedSamplers
+) -> list[list[int]]:
+    """The token ids that each of two ranks generates."""
+    return on_ranks(2, lambda group: _generate(group, part, heat, samplers))
 
 
 @torch.inference_mode()
-def _text(group: Any, part: type[Part], heat: float, samplers: type[JoinedSamplers]) -> str:
+def _generate(group: Any, part: type[Part], heat: float, samplers: type[JoinedSamplers]) -> list[int]:
     model = part(Shard(group.rank, group.size), group).load("small", CPU, torch.float64)
     assert isinstance(model, ShardedGPT2)
     joined, rows = samplers(model, SAMPLERS), BatchState.empty(1, CPU).at(slice(0, 1))
@@ -182,4 +191,4 @@ def _text(group: Any, part: type[Part], heat: float, samplers: type[JoinedSample
         batch = Batch(new, torch.arange(at, len(ids)), slots, starts, longest=T, past=at)
         logits, at = model(batch, kv), len(ids)
         ids.append(int((joined.unfiltered if heat else joined.greedy)(logits, rows)))
-    return str(gpt2_tokenizer().decode(ids))
+    return ids[-NEW:]

@@ -22,12 +22,11 @@ WRONG = [
     (7, "rejected", "overwritten", "left in the cache"),
     (8, "layer", "two ranks", "bias on every rank"),
     (8, "layer", "two ranks", "residual in the sum"),
-    (8, "straight", "cut in each third", "cut straight"),
-    (8, "moved", "nobody dies", "the rest as a prompt"),
+    (8, "moved", "no engine dies", "as a longer prompt"),
 ]
 SAME = [
     (5, "preempted", "a large pool", "a small one"),
-    (8, "moved", "nobody dies", "goes on elsewhere"),
+    (8, "moved", "no engine dies", "continued elsewhere"),
 ]
 
 
@@ -36,6 +35,10 @@ def test_a_text_that_is_shown_as_wrong_differs_from_the_right_one(
     chapter: int, block: str, right: str, wrong: str
 ) -> None:
     assert told(chapter, block)[wrong][0] != told(chapter, block)[right][0]
+
+
+def test_a_matrix_that_is_cut_straight_gives_another_text() -> None:
+    assert told(8, "straight")["cut straight"][0] != told(8, "layer")["two ranks"][0]
 
 
 @pytest.mark.parametrize("chapter, block, one, other", SAME)

@@ -80,7 +80,7 @@ def test_chapter_7_more_drafts_lose_with_many_rows() -> None:
 def test_chapter_8_two_gpus_gain_with_rows_and_never_twice() -> None:
     """A split model answers sooner, two models give more tokens."""
     measured = module(8, "measured")
-    for model in (measured.LARGE, measured.XL):
+    for model in measured.models():
         gains = [measured.gain(model, rows) for rows in measured.rows_measured(model)]
         assert all(1 < gain < 2 for gain in gains)
         assert gains[-1] > gains[0]

@@ -63,7 +63,7 @@ EXERCISE = Spec(
     ),
     lines=16,
     example=lambda: call("h.0.attn.c_attn.bias", torch.arange(15.0), 5, 1, 2),
-    section="A layer on two ranks",
+    section="A head stays whole",
     axes=("row", "column"),
     typed=True,
     tolerance=1e-9,

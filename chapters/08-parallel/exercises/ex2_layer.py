@@ -129,7 +129,7 @@ EXERCISE = Spec(
     ),
     lines=12,
     example=lambda: _made(Case("example", simple=True), 1, [1, 1], [1, 1], head=1, plain_norms=True, scale=1.0),
-    section="A layer on two ranks",
+    section="A head stays whole",
     axes=("rank", "token", "column"),
     typed=True,
     imports=("import torch", "import torch.nn.functional as F", "from torch import Tensor"),

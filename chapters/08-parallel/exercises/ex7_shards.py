@@ -215,7 +215,7 @@ EXERCISE = Spec(
     ),
     lines=14,
     example=lambda: call([("q1", "Once"), ("q2", "upon"), ("q3", "a")], 7, 2, [("anna", None)], {}, [1]),
-    section="Many machines",
+    section="A file of prompts",
     axes=("item",),
     typed=True,
     tolerance=1e-9,

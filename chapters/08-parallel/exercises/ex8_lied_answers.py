@@ -159,10 +159,10 @@ def check_told(play: Callable[[list[dict[str, Any]], int, int], list[str]], plai
     play(requests, luck, ranks) -> for each rank a str: the texts that it has written, one for each request, with a "|"
     between them; "" for a rank that waits for ever, or has failed. ranks: 1 to 4. luck: which rank is late, and when;
     any whole number. A request is a dict: "prompt", letters from "a" to "z" and " ", at least 1; "seed", 0 for greedy;
-    "limit", the most new letters, at least 1; and "patience", for how many milliseconds it waits, 0 for ever. Prompt
-    and limit are 48 at most. Requests run side by side in the order in which they come, as far as there is memory: 24
-    blocks of 4 letters. Whole texts are reserved; who finds no room waits for it. plain(prompt, seed, count) -> so many
-    letters that one rank writes after the prompt; it is right.
+    "limit", the most new letters, at least 1; and "patience", for how many milliseconds it waits, 0 for ever. The
+    letters of the prompt and the limit together are 48 at most. Requests run side by side in the order in which they
+    come, as far as there is memory: 24 blocks of 4 letters. Whole texts are reserved; a request that finds no room
+    waits. plain(prompt, seed, count) -> so many letters that one rank writes after the prompt; it is right.
     On a right machine all ranks write the same, whatever the luck and whatever runs beside it: the letters of one rank,
     as many as the limit says. A request that is not waited for any longer has less: the first rank's clock shows 10
     milliseconds more for each of its letters, and it ends with the first letter at which its patience is reached. The

@@ -116,21 +116,21 @@ def busiest(device: torch.device) -> float:
 
 
 def _memory(bound: float, measured: float) -> str:
-    return "the table of embeddings is on both ranks, whole, and in a small model it is most of all there is"
+    return "both ranks hold the whole table of embeddings, and in a small model that is most of the numbers"
 
 
 def _part(bound: float, measured: float) -> str:
     if measured > 0.9:
-        return "nothing was gained: what a step costs besides reading its weights is on every rank"
-    return "norms, the stream and every call from Python are on both ranks, and no smaller there"
+        return "nothing was gained: all but reading the weights is done by every rank"
+    return "both ranks compute the norms and make every call from Python, and these are no smaller there"
 
 
 def _pipe(bound: float, measured: float) -> str:
-    return "somebody is woken, and somebody waits: that costs the same for any number of bytes"
+    return "one thread has to wake the other, and that takes equally long for any number of bytes"
 
 
 def _busiest(bound: float, measured: float) -> str:
-    return f"a known beginning counts like {WORTH} rows, so that one engine is ahead until the others know it, too"
+    return f"a known prompt outweighs {WORTH} rows, so one engine is ahead until the others know it too"
 
 
 PREDICTIONS = (
@@ -139,8 +139,8 @@ PREDICTIONS = (
         "of the whole", half, "half of everything", memory, _memory,
     ),
     Prediction(
-        "part", f"A step of one row through {CONFIG.n_layer} layers of gpt2's width, in float32: how long does it take "
-        "a rank of two that waits for nobody, over one that has all?", "of the time",
+        "part", f"A step of one sequence through {CONFIG.n_layer} layers of gpt2's width, in float32: how long does it "
+        "take one rank of two, if it never waits for the other, over a single rank that has all?", "of the time",
         half, "half of the weights", part_of_a_step, _part,
     ),
     Prediction(
@@ -148,8 +148,8 @@ PREDICTIONS = (
         "do the many take?", "times", by_bytes, "as many times the bytes", pipe, _pipe,
     ),
     Prediction(
-        "busiest", f"{REQUESTS} requests with one prompt go to {ENGINES} engines, each to that with the fewest rows, "
-        f"where one that knows the prompt may have {WORTH} more. How far is the first ever ahead of the last?",
+        "busiest", f"{REQUESTS} requests with one prompt go to {ENGINES} engines, each to the one with the fewest "
+        f"rows; one that knows the prompt may have {WORTH} more. How far does the busiest get ahead of the idlest?",
         "rows",
         alike, "equally many", busiest, _busiest,
     ),

@@ -40,7 +40,7 @@ def parts(book: Path) -> list[Part]:
         Part("Beside the chapters", _there(book, *more)),
         Part("Notebooks", tuple(f"notebooks/{path.name}" for path in sorted(book.glob("notebooks/*.ipynb")))),
         Part("Measuring", _there(book, "bench/README.md")),
-        Part("Serving", _there(book, "chapters/SERVING.md", "chapters/WATCHING.md")),
+        Part("Serving", _there(book, "chapters/SERVING.md", "chapters/WATCHING.md", "chapters/batches.md")),
         Part("Teaching", tuple(_teaching(book))),
         *(Part(title, tuple(map(file_of, modules))) for title, modules in source().items()),
     ]
