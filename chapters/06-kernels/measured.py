@@ -121,6 +121,12 @@ def whole_texts(engine: str = "persistent") -> dict[int, tuple[float, float]]:
     return {rows: (found[rows, False], found.get((rows, True), 0.0)) for rows in sorted({rows for rows, _ in found})}
 
 
+def gains() -> dict[int, float]:
+    """Of whole texts by rows: tokens a second of `fused` over those of chapter 4's engine."""
+    before, fused = (whole_texts(engine) for engine in OTHERS)
+    return {rows: fused[rows][0] / before[rows][0] for rows in fused}
+
+
 def timed() -> None:
     """What the engine has timed before it chose, of steps without filters."""
     ways = ("persistent", "fused", "streamed", "op by op")
@@ -236,6 +242,10 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "worst": lambda: f"{100 * checked('one kernel')[1]:.2g}%",
     "fused same": lambda: str(checked("fused")[0]),
     "fused worst": lambda: f"{100 * checked('fused')[1]:.2g}%",
+    "fused share": lambda: share(limit() / token("fused")),
+    "fused gain 1": lambda: factor(gains()[1]),
+    "fused gain 16": lambda: factor(gains()[16]),
+    "fused gain 256": lambda: factor(gains()[256]),
     "none early": lambda: seconds(token("fused, none early")),
     "fused token": lambda: seconds(token("fused")),
     "one over fused": lambda: factor(token("fused") / token("one kernel")),
