@@ -345,12 +345,10 @@ def phased() -> None:
 
 NUMBERS = {
     **measured.NUMBERS,
-    "fused kernels": lambda: str(fused_kernels()),
     "half": lambda: str(MAX_LEN // 2),
     "more contexts": lambda: seconds(contexts(16) - contexts(1)),
     "count all": lambda: str(shape().G + 1),
     "count heads": lambda: str(shape().H + 1),
-    "exchanges": lambda: str(exchanges_a_token()),
     "exchanged": lambda: share(exchanged() / measured.token("one kernel")),
 }
 
