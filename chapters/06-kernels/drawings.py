@@ -55,7 +55,7 @@ def layer() -> Drawing:
         ("qkv_kernel", "norm, matrix", "queries;\nkeys, values"),
         ("attend_kernel", "scores, sums, join", "attention"),
         ("update_kernel", "projection", "stream"),
-        ("up_kernel", "norm, matrix, GELU", "inner"),
+        ("up_kernel", "norm, up, GELU", "inner"),
         ("update_kernel", "down", "stream"),
     )
 

@@ -43,12 +43,13 @@ def completed(model: GPT2, refreshed: bool) -> tuple[list[Completion], int]:
     core: Any = llm.core
     core.recorder, core.pinned, core.mixed = Rerun(), True, False
     core.forwards = [FusedForward(llm.model, core.cache, core.state)]
-    core.samplers = AllSamplers(*[sampling.sample] * 3, core.samplers.scoring)
+    core.samplers = AllSamplers(sampling.sample, sampling.sample, sampling.sample, core.samplers.scoring)
     with torch.no_grad():
         model.layers[0].c_fc[0].neg_()
     if refreshed:
         core.forwards[0].refresh()
-    return llm.generate(PROMPTS, PARAMS), llm.stats.computed_by["fused"]
+    stats: Any = llm.stats
+    return llm.generate(PROMPTS, PARAMS), stats.computed_by["fused"]
 
 
 def main() -> None:
