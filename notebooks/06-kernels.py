@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # Chapter 6: programs that run at once
+# # Chapter 6: kernels, and programs that run at once
 #
-# On the machine of `small.py` you run two programs by hand, event by event, and see a store overtake another. Then you
-# let the search do it. You break the exchange of a half-block in three places, guess what comes of it, and repair it.
-# At the end you cut an MLP over programs, put LayerNorm behind a product, and add numbers in an order that does not
-# matter. The chapter's text is `chapters/06-kernels/README.md`; run the cells from top to bottom. No GPU is needed.
+# See where a step of small kernels spends its time. Then run two programs by hand, event by event, and watch a store
+# overtake another. The text is `chapters/06-kernels/README.md`, and from part 3 on `one-kernel.md` beside it. Run the
+# set-up; the parts after it then run in any order, without a GPU. Put a guess into each `guess = "?"` before you run
+# its cell. The last cell counts the right ones.
 
 # %%
 from collections.abc import Generator
@@ -28,17 +28,60 @@ import torch.nn.functional as F
 
 from nanocourse.exercises import chapters
 from nanocourse.exercises.chapters import run_file
-from nanocourse.learner.notebook import quiz, results, source
+from nanocourse.learner.notebook import compare, quiz, results, source
 
 _ = torch.set_grad_enabled(False)
 CHAPTER = chapters.chapter(6).folder
 Program = Generator[tuple[Any, ...], Any, Any]
 small = run_file(CHAPTER / "small.py", "chapter_06_small")
+guesses: dict[str, bool] = {}
 
 # %% [markdown]
-# ## 1. A program
+# # The chapter
 #
-# It is a generator. Each `yield` is one access to the memory; what a load, a wait or an addition has read comes back.
+# ## 1. Where a step of chapter 4 spends its time
+#
+# Each kernel of a replayed step on an H200, by how long it takes. How many kernels run for more than ten microseconds?
+
+# %%
+guess = "?"  # a number
+(step,) = [one for one in results("h200-timeline")["steps"] if one["engine"] == "paged-graph"]
+taken = sorted((kernel["duration_us"] for kernel in step["kernels"]), reverse=True)
+compare(guesses, "long kernels", guess, sum(duration > 10 for duration in taken))
+figure, ax = plt.subplots(figsize=(6, 3))
+ax.bar(range(len(taken)), taken, width=1.0)
+ax.set_xlabel("kernels, the longest first")
+ax.set_ylabel("µs")
+plt.show()
+
+# %% [markdown]
+# ## 2. Flat until the ridge
+#
+# A matrix of gpt2 times more and more rows, and the time that its weights alone would take. Why is the measured line so
+# far above the dotted one, and still flat?
+
+# %%
+report = results("h200-one-kernel")
+rows = [one["rows"] for one in report["matrix"]]
+figure, ax = plt.subplots(figsize=(6, 3))
+ax.plot(rows, [1e6 * one["seconds"]["median"] for one in report["matrix"]], marker="o", label="measured")
+ax.axhline(1e6 * report["matrix"][0]["weight_bytes"] / report["copy_bytes_per_s"], linestyle=":", label="its weights")
+ax.set_xscale("log", base=2)
+ax.set_ylim(0, None)
+ax.set_xlabel("rows")
+ax.set_ylabel("µs")
+ax.legend()
+plt.show()
+
+# %% [markdown]
+# Your own GPU's: `python -m bench timeline` and `python -m bench one-kernel`.
+#
+# # The lab
+#
+# ## 3. Two programs
+#
+# A program is a generator. Each `yield` is one access to memory, and what a load, a wait or an addition has read comes
+# back.
 
 
 # %%
@@ -55,83 +98,86 @@ def reader() -> Program:
 
 run = small.Run([writer, reader], 99, (), {})
 print("what can happen next, as (program, store that arrives):", run.choices())
+run.happen(
+    0, ""
+)  # program 0 makes its first store; the second comes along, since nobody sees a store that is under way
+print("then:", run.choices())
 
 # %% [markdown]
-# Program 0 makes its first store. The second one comes along with it, since nobody sees a store before it arrives. Now
-# there are two: which of them arrives first is not said.
+# Two stores are under way, and either may arrive first. The next cell lets the flag arrive, and then program 1 waits
+# and loads. What does it read?
 
 # %%
-run.happen(0, "")
-print(run.choices())
-run.happen(0, "flag")
-run.happen(1, "")
-run.happen(1, "")
+guess = "?"  # a number
+run = small.Run([writer, reader], 99, (), {})
+for program, arrives in (0, ""), (0, "flag"), (1, ""), (1, ""):
+    run.happen(program, arrives)
 print(*run.trace, sep="\n")
-print("program 1 has read", run.ended[1])
-assert run.ended[1] == 0
+compare(guesses, "what program 1 reads", guess, run.ended[1])
 
 # %% [markdown]
-# ## 2. The search
+# ## 4. The search
 #
-# It tries all orders. It returns how many points it has seen, how many orders end right, and the shortest that does
-# not.
-
-# %%
-points, ended, lost = small.search([writer, reader], [None, 7])
-print(f"{points} points, {ended} orders end right; the shortest that does not:", *lost, sep="\n")
-assert lost
+# `search` tries all orders. It returns the points that it has seen, the orders that end right, and the shortest order
+# that does not. First without a fence, then with one:
 
 
 # %%
+def unfenced() -> Program:
+    yield "store", "data", 7
+    yield "store", "flag", 1
+
+
 def fenced() -> Program:
     yield "store", "data", 7
     yield ("fence",)
     yield "store", "flag", 1
 
 
-points, ended, lost = small.search([fenced, reader], [None, 7])
-print(f"{points} points, orders: {ended}, and none that ends wrong")
-assert not lost
+def polls() -> Program:
+    yield "wait", "flag", lambda flag: flag == 1
+    data = yield "load", "data"
+    return data
+
+
+for write in unfenced, fenced:
+    points, ended, lost = small.search([write, polls], [None, 7])
+    print(f"{write.__name__}: {points} points, {ended} orders end right; the shortest that does not:")
+    print(*(lost or ["there is none"]), sep="\n")
 
 # %% [markdown]
-# ## 3. A half-block
+# ## 5. Half of a block
 #
-# Two programs share an MLP; each adds to the stream, and each needs what both have added. Three ways to tell:
+# Two programs share an MLP. Each adds to the stream, and each needs what both have added. There are three right ways to
+# send it. How many of the three need a fence?
 
 # %%
+guess = "?"  # a number
 for exchange in (small.Flags(), small.Barrier(), small.Words()):
     points, ended, lost = small.search(*small.grid(exchange))
     print(f"{type(exchange).__name__:8}{points:>5} points {ended:>22,} orders")
     assert not lost
+compare(guesses, "fences", guess, 2)
 source(small.Words)
 
 # %% [markdown]
 # # Break it
 #
-# Each block below puts one mistake into the exchange. **Write your guess down before you run a cell.**
+# Each part puts one mistake into the exchange. Guess what comes of it: `"wrong"` numbers, or programs that wait for
+# `"ever"`.
 #
-# ## Break 1: no fence
-#
-# The flag is stored behind the data, and no fence stands between. Guess: how many of the data must be late for a wrong
-# result?
+# ## 6. No fence
 
 # %%
-guess = "..."
+guess = "?"  # "wrong" or "ever"
 points, ended, lost = small.search(*small.grid(small.NoFence(), layers=1))
-print(f"your guess: {guess}", *lost, sep="\n")
-assert lost
+print(*lost, sep="\n")
+compare(guesses, "no fence", guess, "ever" if "ever" in lost[-1] else "wrong")
 
 # %% [markdown]
-# *Repaired.* With the fence all orders end right:
-
-# %%
-assert not small.search(*small.grid(small.Flags(), layers=1))[2]
-
-# %% [markdown]
-# ## Break 2: one set of data
+# ## 7. One set of data
 #
-# The data of all layers go to the same place; fence and flag are as they should be. Guess: can a program be so far
-# ahead that its reader finds the next layer's data?
+# The data of all layers go to the same place. Fence and flag are as they should be.
 
 
 # %%
@@ -150,25 +196,25 @@ class OneSet(small.Flags):
         return share
 
 
-guess = "..."
+guess = "?"  # "wrong" or "ever"
 points, ended, lost = small.search(*small.grid(OneSet()))
-print(f"your guess: {guess}", *lost[-12:], sep="\n")
-assert lost
+print(*lost[-12:], sep="\n")
+compare(guesses, "one set", guess, "ever" if "ever" in lost[-1] else "wrong")
 
 # %% [markdown]
-# *Repaired.* Two sets take turns. Three layers, and still nobody is overtaken:
+# With two sets that take turns, no program is overtaken, with three layers either:
 
 # %%
 assert not small.search(*small.grid(small.Flags(), layers=3))[2]
 
 # %% [markdown]
-# ## Break 3: a counter that is set back
+# ## 8. A counter that is reset
 #
-# Who comes last sets the barrier's counter back to zero, and the others wait for that. Guess: wrong numbers, or no end?
+# The last program resets the barrier's counter to zero, and the others wait for that. The barrier is used twice.
 
 
 # %%
-class SetBack(small.Barrier):
+class Reset(small.Barrier):
     def put(self, who: int, layer: int, mine: list[int]) -> Program:
         for c in range(small.C):
             yield "store", f"data[{layer % 2}][{who}][{c}]", mine[c]
@@ -180,15 +226,15 @@ class SetBack(small.Barrier):
             yield "wait", "counter", lambda count: count == 0
 
 
-guess = "..."
-assert not small.search(*small.grid(SetBack(), layers=1))[2]  # used once, it works
-points, ended, lost = small.search(*small.grid(SetBack()))
-print(f"your guess: {guess}", *lost[-8:], sep="\n")
-assert lost
+guess = "?"  # "wrong" or "ever"
+assert not small.search(*small.grid(Reset(), layers=1))[2]  # used once, it works
+points, ended, lost = small.search(*small.grid(Reset()))
+print(*lost[-8:], sep="\n")
+compare(guesses, "reset", guess, "ever" if "ever" in lost[-1] else "wrong")
 
 # %% [markdown]
-# *Repaired.* `small.Barrier` counts on, and waits for `layer * G`. And a grid of which not all programs are resident
-# never ends, whatever its exchange is like:
+# `small.Barrier` counts on, and waits for `layer * G`. But if the GPU has space for one program only, no exchange
+# helps:
 
 # %%
 assert not small.search(*small.grid(small.Barrier()))[2]
@@ -197,9 +243,9 @@ print(*small.search(*small.grid(small.Barrier(), layers=1), resident=1)[2][-2:],
 # %% [markdown]
 # # What the programs compute
 #
-# ## 4. Cut by outputs, then by inputs
+# ## 9. Cut by outputs, then by inputs
 #
-# Between the two matrices nothing is told. Change the number of programs.
+# Between the two matrices nothing is exchanged. Change the number of programs.
 
 # %%
 PROGRAMS = 4
@@ -210,69 +256,39 @@ assert torch.allclose(sum(shares), F.gelu(x @ up) @ down)
 print(len(shares), "shares of", tuple(shares[0].shape), "each; their sum is the whole")
 
 # %% [markdown]
-# ## 5. LayerNorm behind the product
+# ## 10. LayerNorm after the product
+#
+# Exercise 6.7 asks for this formula. Write it first.
 
 # %%
-gain, shift, row = (torch.randn(64, generator=random, dtype=torch.float64) for _ in range(3))
+random = torch.Generator().manual_seed(2)
+x, gain, shift, row = (torch.randn(64, generator=random, dtype=torch.float64) for _ in range(4))
 plain = F.layer_norm(x, (64,), gain, shift) @ row
 deviation = (x.var(unbiased=False) + 1e-5).sqrt()
-behind = (gain * x) @ row / deviation - x.mean() / deviation * (gain @ row) + shift @ row
-print(float(plain), float(behind))
-assert torch.allclose(plain, behind)
+after = (gain * x) @ row / deviation - x.mean() / deviation * (gain @ row) + shift @ row
+print(float(plain), float(after))
+assert torch.allclose(plain, after)
 
 # %% [markdown]
-# ## 6. A sum without an order
+# ## 11. A sum without an order
 #
-# The same float32 numbers in a hundred orders, and the same in fixed point.
+# The same numbers in a hundred orders, in float32 and in fixed point. How many different sums does fixed point give?
 
 # %%
+guess = "?"  # a number
+random = torch.Generator().manual_seed(3)
 values = torch.randn(132, generator=random)
 orders = [torch.randperm(132, generator=random) for _ in range(100)]
 floats = {float(sum(values[order], torch.tensor(0.0))) for order in orders}
 wholes = {int((values[order] * 2**30).long().sum()) for order in orders}
-print(len(floats), "sums in float32,", len(wholes), "in fixed point")
-assert len(wholes) == 1 < len(floats)
+print(len(floats), "sums in float32")
+compare(guesses, "sums in fixed point", guess, len(wholes))
 
 # %% [markdown]
-# # On a GPU
+# ## Quiz and score
 #
-# ## 7. Where a step of chapter 4 spends its time
-#
-# Each kernel of a replayed step on an H200, by how long it takes. Most take a few microseconds, and there are over a
-# hundred.
-
-# %%
-(step,) = [one for one in results("h200-timeline")["steps"] if one["engine"] == "paged-graph"]
-taken = sorted((kernel["duration_us"] for kernel in step["kernels"]), reverse=True)
-figure, ax = plt.subplots(figsize=(6, 3))
-ax.bar(range(len(taken)), taken, width=1.0)
-ax.set_xlabel("kernels, the longest first")
-ax.set_ylabel("µs")
-plt.show()
-
-# %% [markdown]
-# ## 8. Flat until the ridge
-#
-# A matrix of gpt2 times more and more rows, and the time that its weights alone would take.
-
-# %%
-report = results("h200-one-kernel")
-rows = [one["rows"] for one in report["matrix"]]
-figure, ax = plt.subplots(figsize=(6, 3))
-ax.plot(rows, [1e6 * one["seconds"]["median"] for one in report["matrix"]], marker="o", label="measured")
-ax.axhline(1e6 * report["matrix"][0]["weight_bytes"] / report["copy_bytes_per_s"], linestyle=":", label="its weights")
-ax.set_xscale("log", base=2)
-ax.set_ylim(0, None)
-ax.set_xlabel("rows")
-ax.set_ylabel("µs")
-ax.legend()
-plt.show()
-
-# %% [markdown]
-# Your own GPU's: `python -m bench timeline` and `python -m bench one-kernel`.
-
-# %% [markdown]
-# ## Quiz
+# With `pip install jupyterquiz` it has buttons. Next, `nanoinfer course start 6` gives you the exercises.
 
 # %%
 quiz(6)
+print(f"{sum(guesses.values())} of {len(guesses)} guesses were right")

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nanobench.report.figures.style import ACCENT, GREYS, MUTED, PEERS, WIDTH, Drawing
+from nanobench.report.values import factor
 from nanobook.examples import load
 
 here = Path(__file__).parent
@@ -17,7 +18,7 @@ S = example.shape()
 
 def drawings() -> list[Drawing]:
     """All diagrams of the chapter."""
-    return [flat(), layer(), early(), exchange(), words(), cut()]
+    return [flat(), layer(), early(), gain(), exchange(), words(), cut()]
 
 
 def flat() -> Drawing:
@@ -54,7 +55,7 @@ def layer() -> Drawing:
         ("qkv_kernel", "norm, matrix", "queries;\nkeys, values"),
         ("attend_kernel", "scores, sums, join", "attention"),
         ("update_kernel", "projection", "stream"),
-        ("up_kernel", "norm, matrix, GELU", "inner"),
+        ("up_kernel", "norm, up, GELU", "inner"),
         ("update_kernel", "down", "stream"),
     )
 
@@ -123,6 +124,33 @@ def early() -> Drawing:
                  for kernel, _, _, what in spans)  # fmt: skip
     return Drawing("06-kernels/early", "A kernel that begins before the one ahead of it has ended", alt,
                    ("launch", "kernel", "in order"), rows, draw)  # fmt: skip
+
+
+def gain() -> Drawing:
+    """Throughput of `fused` over chapter 4's engine, by rows."""
+    found = example.measured.gains()
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(WIDTH, 3.0), layout=None)
+        ax = figure.subplots()
+        places = range(len(found))
+        ax.bar(places, found.values(), color=ACCENT, width=0.6)
+        ax.axhline(1, color=MUTED, linestyle=":", linewidth=1.5)
+        for at, value in enumerate(found.values()):
+            ax.annotate(factor(value), (at, value), (0, 3), textcoords="offset points", ha="center", fontsize=9)
+        ax.set_xticks(places, [str(rows) for rows in found])
+        ax.set_ylim(0, 2.7)
+        ax.set_xlabel("rows")
+        ax.set_ylabel("fused / paged-graph")
+        figure.subplots_adjust(left=0.075, right=0.985, top=0.97, bottom=0.17)
+        return figure
+
+    cells = tuple((str(rows), factor(value)) for rows, value in found.items())
+    alt = "Tokens a second of fused over those of paged-graph, by rows: " + ", ".join(
+        f"{value} with {rows}" for rows, value in cells
+    )
+    header = ("rows", "fused / paged-graph")
+    return Drawing("06-kernels/gain", "What fused gains by rows", alt + ".", header, cells, draw)
 
 
 def exchange() -> Drawing:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from nanobench.micro.one_kernel_records import OneKernelReport
-from nanobench.micro.step_breakdown import HEAD, NONE, Part, breakdown
+from nanobench.micro.step_breakdown import NONE, Part, breakdown
 from nanobench.micro.timeline import StepTimeline
 from nanobench.report.values import factor, seconds, share
 from nanobook.examples import load
@@ -47,12 +47,6 @@ def nodes() -> None:
     """A kernel that does nothing, in a graph of many."""
     for one in report().nodes:
         print(f"{'launched early' if one.early else 'as chapter 4 has it':22}{seconds(one.seconds.median):>10} a node")
-
-
-def node(early: bool) -> float:
-    """Its seconds."""
-    (found,) = [one.seconds.median for one in report().nodes if one.early == early]
-    return found
 
 
 def exchanges() -> None:
@@ -119,6 +113,12 @@ def whole_texts(engine: str = "persistent") -> dict[int, tuple[float, float]]:
         if (one.engine, one.prompt_tokens) == (engine, 1)
     }
     return {rows: (found[rows, False], found.get((rows, True), 0.0)) for rows in sorted({rows for rows, _ in found})}
+
+
+def gains() -> dict[int, float]:
+    """Of whole texts by rows: tokens a second of `fused` over those of chapter 4's engine."""
+    before, fused = (whole_texts(engine) for engine in OTHERS)
+    return {rows: fused[rows][0] / before[rows][0] for rows in fused}
 
 
 def timed() -> None:
@@ -215,7 +215,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "share": lambda: share(sum(four.floors().values()) / total()),
     "nothing": lambda: share(part(NONE).share),
     "between": lambda: seconds(part(NONE).seconds / kernels()),
-    "head time": lambda: seconds(part(HEAD).seconds),
     "rows for one": lambda: factor(dict(matrix())[16] / dict(matrix())[1]),
     "many for one": lambda: factor(dict(matrix())[256] / dict(matrix())[1]),
     "over its bytes": lambda: factor(dict(matrix())[1] / matrix_floor()),
@@ -236,10 +235,12 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "worst": lambda: f"{100 * checked('one kernel')[1]:.2g}%",
     "fused same": lambda: str(checked("fused")[0]),
     "fused worst": lambda: f"{100 * checked('fused')[1]:.2g}%",
+    "fused share": lambda: share(limit() / token("fused")),
+    "fused gain 1": lambda: factor(gains()[1]),
+    "fused gain 16": lambda: factor(gains()[16]),
+    "fused gain 256": lambda: factor(gains()[256]),
     "none early": lambda: seconds(token("fused, none early")),
     "fused token": lambda: seconds(token("fused")),
     "one over fused": lambda: factor(token("fused") / token("one kernel")),
     "token": lambda: seconds(token("one kernel")),
-    "nobody waits": lambda: seconds(token("one kernel, nobody waits")),
-    "gain": lambda: factor(token("paged-graph") / token("one kernel")),
 }

@@ -59,10 +59,20 @@ class TestChapter5:
 
 
 class TestChapter6:
+    def test_one_kernel_computes_what_three_operations_do(self) -> None:
+        three, one, same = shown(6, "smallest")
+        assert numbers(three.replace("...", "")) == numbers(one.replace("...", ""))
+        assert same.endswith("True")
+
+    def test_stale_weights_have_other_tokens(self) -> None:
+        found = told(6, "proof")
+        assert " tokens equal" in found["fused"][0]
+        assert "the oracle chooses" in found["without refresh"][0]
+
     @pytest.mark.parametrize(
         "block, line, other, columns",
         [("by_hand", 0, -1, 2), ("in_parts", -2, -1, 1), ("folded", 0, -1, -1)],
-        ids=["a cut MLP", "attention in parts", "LayerNorm behind the product"],
+        ids=["a cut MLP", "attention in parts", "LayerNorm after the product"],
     )
     def test_parts_join_to_the_whole(self, block: str, line: int, other: int, columns: int) -> None:
         one, whole = shown(6, block)[line].split(), shown(6, block)[other].split()

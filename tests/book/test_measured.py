@@ -47,7 +47,7 @@ def test_chapter_5_past_the_knee_the_same_work_is_too_late() -> None:
 
 
 def test_chapter_6_one_kernel_is_for_one_row() -> None:
-    """There it is faster than the first sitting's kernels, every run of it; with more rows it is not run."""
+    """There it is faster than five kernels a layer, every run of it; with more rows it is not run."""
     measured = module(6, "measured")
     found = measured.report("-texts")
     assert all(("persistent" in ways) == key.startswith("decode of 1 rows") for key, ways in found.timed.items())

@@ -71,7 +71,7 @@ EXERCISE = Spec(
     ),
     lines=11,
     example=lambda: call(2, [7, 0], [3, 3], 4, 5),
-    section="A flag behind the data",
+    section="One kernel a token",
     imports=(),
     scene=delivered,
     hints=(

@@ -82,7 +82,7 @@ EXERCISE = Spec(
     ),
     lines=16,
     example=lambda: call(2, [[5], [6]], [9]),
-    section="A flag behind the data",
+    section="One kernel a token",
     imports=(),
     scene=relayed,
     hints=(

@@ -95,7 +95,7 @@ EXERCISE = Spec(
     ),
     lines=14,
     example=lambda: call([[[[5]], [[-6]]]], 8, 0),
-    section="Words that prove themselves",
+    section="One kernel a token",
     imports=(),
     scene=exchanged,
     hints=(

@@ -110,7 +110,7 @@ EXERCISE = Spec(
     ),
     lines=22,
     example=lambda: call([3, 0, 2], 2, 2, 20),
-    section="A grid that fits",
+    section="One kernel a token",
     imports=(),
     scene=launched,
     hints=(

@@ -47,7 +47,7 @@ EXERCISE = Spec(
         torch.tensor([0.5, 0.0]),
         0.0001,
     ),
-    section="One reading of the stream",
+    section="One kernel a token",
     axes=("row",),
     typed=True,
     tolerance=1e-3,
