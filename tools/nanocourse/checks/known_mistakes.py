@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.exercise import Check, Exercise, Wrong
-from nanocourse.exercises.outcomes import Outcome, local
+from nanocourse.exercises.outcomes import Outcome, Returned, local
 from nanocourse.exercises.sources import answer_function
 
 NEEDED = 3
@@ -98,6 +98,27 @@ class Tells:
             if any(len(tells) == self.needed for tells in found.values()):
                 return self.wrong[at]
         return None
+
+    def nearest(self, solve: Solve) -> Wrong | None:
+        """The wrong answer that `solve` agrees with most often where that answer shows, whatever it does elsewhere.
+
+        Errors of its own are not counted against it. None where too few inputs speak for any; verdicts and kernels,
+        which say too little or take too long, are not asked.
+        """
+        spec, right = self.exercise.spec, len(self.wrong)
+        agreed = [0] * len(self.wrong)
+        for check in self.exercise.checks if not (spec.verdicts or spec.fixed or spec.kernel) else ():
+            inputs = [(check, Case(f"{self.seed}/tells/{check.name}/{seed}")) for seed in range(LOOKED * (not check.wide))]
+            got = [solve(self.exercise.call(*one)) for one in inputs]
+            for at in range(len(self.wrong)):
+                votes = 0
+                for one, outcome in zip(inputs, got, strict=True):
+                    own = self._outcomes(at, [one])
+                    if self._differ([one], own, self._outcomes(right, [one])):
+                        votes += -isinstance(outcome, Returned) if self._differ([one], own, [outcome]) else 1
+                agreed[at] += max(votes, 0)
+        best = max(range(len(self.wrong)), key=agreed.__getitem__, default=0)
+        return self.wrong[best] if self.wrong and agreed[best] >= NEEDED else None
 
     def _look(self, one: Input, at: int, tells: dict[int, list[Tell]], agrees: Agrees) -> None:
         """Add an input to the tells of a wrong answer if it tells that answer apart from the rest."""
