@@ -106,19 +106,21 @@ class Tells:
         which say too little or take too long, are not asked.
         """
         spec, right = self.exercise.spec, len(self.wrong)
-        agreed = [0] * len(self.wrong)
+        votes: list[list[int]] = [[] for _ in self.wrong]  # check by check
         for check in self.exercise.checks if not (spec.verdicts or spec.fixed or spec.kernel) else ():
-            inputs = [(check, Case(f"{self.seed}/tells/{check.name}/{seed}")) for seed in range(LOOKED * (not check.wide))]
+            inputs = [
+                (check, Case(f"{self.seed}/tells/{check.name}/{seed}")) for seed in range(LOOKED * (not check.wide))
+            ]
             got = [solve(self.exercise.call(*one)) for one in inputs]
             for at in range(len(self.wrong)):
-                votes = 0
+                votes[at].append(0)
                 for one, outcome in zip(inputs, got, strict=True):
                     own = self._outcomes(at, [one])
                     if self._differ([one], own, self._outcomes(right, [one])):
-                        votes += -isinstance(outcome, Returned) if self._differ([one], own, [outcome]) else 1
-                agreed[at] += max(votes, 0)
-        best = max(range(len(self.wrong)), key=agreed.__getitem__, default=0)
-        return self.wrong[best] if self.wrong and agreed[best] >= NEEDED else None
+                        votes[at][-1] += -isinstance(outcome, Returned) if self._differ([one], own, [outcome]) else 1
+        ranks = [(sum(max(vote, 0) for vote in own), sum(own)) for own in votes]
+        best = max(ranks, default=(0, 0))
+        return self.wrong[ranks.index(best)] if best[0] >= NEEDED else None
 
     def _look(self, one: Input, at: int, tells: dict[int, list[Tell]], agrees: Agrees) -> None:
         """Add an input to the tells of a wrong answer if it tells that answer apart from the rest."""

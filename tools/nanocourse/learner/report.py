@@ -19,9 +19,7 @@ STYLE = {"passed": "good", "failed": "bad", "hung": "bad", "crashed": "bad", "re
 WIDTH, PRINTED_LINES = 116, 8
 
 
-def result_lines(
-    result: ExerciseResult, exercise: Exercise, chapter: Chapter, receipt: bool = False
-) -> Iterator[Line]:
+def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter, receipt: bool = False) -> Iterator[Line]:
     """One exercise: a line with its status, what went wrong, if anything did, and the receipt where it is wanted."""
     where = f" (on {result.receipt.device})" if result.receipt.device != "cpu" else ""
     yield f"{result.id} {result.title}: {result.status}{where}", STYLE.get(result.status, "")
