@@ -159,26 +159,26 @@ REBOUND = STEP.replace("position.add_(live)", "position = position + live").repl
 
 @pytest.mark.parametrize(
     ("id", "source", "name"),
-    [
-        ("1.1", CAUSAL, "rows-not-positions"), ("1.3", BEYOND, "length-as-index"), ("1.4", P_FIRST, "p-before-k"),
-        ("4.1", REBOUND, "positions-rebound"),
-    ],
-)  # fmt: skip
+    [("1.1", CAUSAL, "rows-not-positions"), ("1.3", BEYOND, "length-as-index"), ("1.4", P_FIRST, "p-before-k")],
+)
 def test_a_known_mistake_beside_another_is_close(id: str, source: str, name: str, keep: Keep, tmp_path: Path) -> None:
-    """One that differs in odd inputs, raises an error, forgets top_p = 1 besides, or leaves the tokens, too."""
+    """One that differs in odd inputs, raises an error, or forgets top_p = 1 besides."""
     result = checked(chapters.exercise(id), source, tmp_path, keep, name_mistakes=True)
     assert result.mistake is not None
     assert (result.mistake[0], result.close) == (name, True)
 
 
 def test_the_simplest_failing_check_comes_first_and_it_alone_is_shrunk(keep: Keep, tmp_path: Path) -> None:
-    result = checked(chapters.exercise("4.1"), REBOUND, tmp_path, keep)
+    """Of a step that leaves neither tokens nor positions for the next; the second is what is named."""
+    result = checked(chapters.exercise("4.1"), REBOUND, tmp_path, keep, name_mistakes=True)
     first, *others = (check for check in result.checks if check.failure)
     assert first.name == "one-graph"
     assert first.failure is not None
     assert dict(first.failure.inputs)["script"].count("'rows'") == 2  # the fewest steps of this check
     assert others[-1].name == "any-numbers"
     assert not any(check.failure.shrunk for check in others if check.failure)
+    assert result.mistake is not None
+    assert (result.mistake[0], result.close) == ("positions-rebound", True)
 
 
 def test_a_coincidence_and_a_right_answer_have_no_name() -> None:
