@@ -150,6 +150,7 @@ def everywhere(engine: str) -> Tokens:
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("error:.*runs without a graph")
 @pytest.mark.parametrize("exercise", [*PLACED, None], ids=lambda one: one.id if one else "all")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_right_answers_run_in_every_engine(engine: str, exercise: Exercise | None) -> None:
