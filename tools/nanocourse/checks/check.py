@@ -43,7 +43,8 @@ def check_exercise(
     seed: of inputs that are a learner's own; those that all have, on which the checks were measured, come after them.
     say: is told what is going on.
     """
-    problem = kernels.why_not(exercise) if path.is_file() else no_file(exercise, path)
+    missing = f"there is no file {path.name}: `nanoinfer course start {exercise.chapter}` writes its stub"
+    problem = kernels.why_not(exercise) if path.is_file() else missing
     if problem:
         return not_run(exercise, path, device, seed, problem)
     runner = Runner(exercise, path, start, exercise.spec.limit_s)
@@ -80,11 +81,6 @@ def check_exercise(
         )
     finally:
         runner.close()
-
-
-def no_file(exercise: Exercise, path: Path) -> str:
-    """What a learner whose file is missing can do."""
-    return f"there is no file {path.name}: `nanoinfer course start {exercise.chapter}` writes its stub"
 
 
 def not_run(exercise: Exercise, path: Path, device: str, seed: str, problem: str) -> ExerciseResult:

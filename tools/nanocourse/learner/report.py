@@ -40,7 +40,7 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter, r
         yield from _indented(f"{result.file} is the untouched stub")
     yield from _printed(result.printed)
     if receipt:
-        yield from receipt_lines(result)
+        yield from _indented(receipt_text(result), style="quiet")
 
 
 def status_lines(folder: Folder, chapter: Chapter) -> Iterator[Line]:
@@ -84,13 +84,8 @@ def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:
         yield from _indented(f"This input is {failure.again}")
 
 
-def receipt_lines(result: ExerciseResult) -> Iterator[Line]:
-    """What was run to get the result."""
-    yield from _indented(receipt_text(result), style="quiet")
-
-
 def receipt_text(result: ExerciseResult) -> str:
-    """The receipt in one line."""
+    """The receipt in one line: what was run to get the result."""
     receipt = result.receipt
     files = ", ".join(f"{name} {digest[:12]}" for name, digest in receipt.files) or "no file"
     counts = f"{receipt.registered} registered, {receipt.collected} collected, {receipt.run} run"
