@@ -84,8 +84,16 @@ def test_passed_needs_every_registered_check() -> None:
     assert status(0, 0, 0, 0) == "not run"
 
 
-@pytest.mark.parametrize(("ending", "status"), [("while True: pass", "hung"), ("__import__('os').abort()", "crashed")])
-def test_a_hang_or_a_crash_costs_its_check_alone(keep: Keep, tmp_path: Path, ending: str, status: str) -> None:
+ENDINGS = [
+    ("while True: pass", ["hung"], "line 3: while True: pass"),
+    ("__import__('os').abort()", ["crashed", "passed"], ""),
+]
+
+
+@pytest.mark.parametrize(("ending", "statuses", "place"), ENDINGS)
+def test_a_crash_costs_its_check_alone_and_a_hang_ends_them_at_its_line(
+    keep: Keep, tmp_path: Path, ending: str, statuses: list[str], place: str
+) -> None:
     def longest(case: Case) -> Call:
         """It is minus x, of four numbers."""
         return call(case.floats("x", 4))
@@ -94,8 +102,9 @@ def test_a_hang_or_a_crash_costs_its_check_alone(keep: Keep, tmp_path: Path, end
     exercise = replace(exercise, checks=(exercise.checks[0], Check(longest), Check(exercise.checks[0].make)))
     source = f"def double(x):\n    if len(x) == 4:\n        {ending}\n    return -x\n"
     result = checked(exercise, source, tmp_path, keep)
-    assert [check.status for check in result.checks] == ["passed", status, "passed"]
-    assert result.status == status
+    assert [check.status for check in result.checks] == ["passed", *statuses]
+    assert result.status == statuses[0]
+    assert place in result.checks[1].note
 
 
 def test_a_result_that_changes_from_call_to_call_fails(keep: Keep, tmp_path: Path) -> None:
@@ -119,10 +128,10 @@ def test_a_mistake_is_named_only_where_it_was_looked_for(keep: Keep, tmp_path: P
     """Meanwhile each check and each known mistake is said to whoever waits."""
     source, said = answer("1.4", "unsorted"), list[str]()
     first = checked(FILTERS, source, tmp_path, keep)
-    assert (first.mistake, first.mistake_sought) == (None, False)
+    assert first.mistake is None
     second = checked(FILTERS, source, tmp_path, keep, name_mistakes=True, say=said.append)
     assert second.mistake is not None
-    assert second.mistake[0] == "unsorted"
+    assert (second.mistake[0], second.close) == ("unsorted", False)
     assert said[0] == f"1.4: check 1 of {len(FILTERS.checks)}, {FILTERS.checks[0].name}"
     assert any("known mistake" in text for text in said)
 
@@ -131,7 +140,45 @@ def test_an_unknown_mistake_is_not_taken_for_a_known_one(keep: Keep, tmp_path: P
     source = RIGHT.replace("return torch.maximum(kth, by_p)", "return torch.maximum(kth, by_p) + 0.01")
     result = checked(FILTERS, source, tmp_path, keep, name_mistakes=True)
     assert result.status == "failed"
-    assert (result.mistake, result.mistake_sought) == (None, True)
+    assert result.mistake is None
+
+
+CAUSAL = """from torch.nn.functional import scaled_dot_product_attention
+def attention(q, k, v, positions):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+"""
+BEYOND = """def last_logits(hidden, lengths, wte, vocab_size):
+    return hidden[range(len(hidden)), lengths] @ wte[:vocab_size].T
+"""
+P_FIRST = RIGHT.replace("descending.masked_fill(descending < kth, -torch.inf)", "descending")
+P_FIRST = P_FIRST.replace("torch.where(top_p[:, None] < 1, by_p, -torch.inf)", "by_p")
+STEP = right_file(chapters.exercise("4.1"))
+REBOUND = STEP.replace("position.add_(live)", "position = position + live").replace("token.copy_(", "token = (")
+
+
+@pytest.mark.parametrize(
+    ("id", "source", "name"),
+    [("1.1", CAUSAL, "rows-not-positions"), ("1.3", BEYOND, "length-as-index"), ("1.4", P_FIRST, "p-before-k")],
+)
+def test_a_known_mistake_beside_another_is_close(id: str, source: str, name: str, keep: Keep, tmp_path: Path) -> None:
+    """One that differs in odd inputs, raises an error, or forgets top_p = 1 besides."""
+    result = checked(chapters.exercise(id), source, tmp_path, keep, name_mistakes=True)
+    assert result.mistake is not None
+    assert (result.mistake[0], result.close) == (name, True)
+
+
+def test_the_simplest_failing_check_comes_first_and_it_alone_is_shrunk(keep: Keep, tmp_path: Path) -> None:
+    """Of a step that leaves neither tokens nor positions for the next; the second is what is named."""
+    result = checked(chapters.exercise("4.1"), REBOUND, tmp_path, keep, name_mistakes=True)
+    first, *others = (check for check in result.checks if check.failure)
+    assert first.name == "one-graph"
+    assert first.failure is not None
+    assert dict(first.failure.inputs)["script"].count("'rows'") == 2  # the fewest steps of this check
+    assert others[-1].name == "any-numbers"
+    assert not any(check.failure.shrunk for check in others if check.failure)
+    assert result.mistake is not None
+    assert (result.mistake[0], result.close) == ("positions-rebound", True)
 
 
 def test_a_coincidence_and_a_right_answer_have_no_name() -> None:
@@ -152,7 +199,6 @@ def test_a_test_that_does_no_work_is_given_no_diagnosis(
     source = f"def {exercise.name}(*given, **named):\n    {body}\n"
     result = checked(exercise, source, tmp_path, keep, name_mistakes=True)
     assert result.status == "failed"
-    assert result.mistake_sought
     assert result.mistake is None
 
 

@@ -139,11 +139,36 @@ def in_place(exercise: Exercise) -> Tokens:
     return RUNS[exercise.chapter](exercise.id)
 
 
+ENGINES = "naive", "dense", "paged", "dense-graph", "paged-graph"
+
+
+@functools.cache
+def everywhere(engine: str) -> Tokens:
+    """Greedy, filtered and warm rows."""
+    params = [*rows(9), *rows(6, temperature=1, top_k=20, top_p=0.8), *rows(4, temperature=0.7)]
+    return generated(model(2, 3, 48, 300), [15, 1, 17], params, engine=engine, max_batch=2)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("error:.*runs without a graph")
+@pytest.mark.parametrize("exercise", [*PLACED, None], ids=lambda one: one.id if one else "all")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_right_answers_run_in_every_engine(engine: str, exercise: Exercise | None) -> None:
+    """References and correct variants, alone; and all references together. An edition has no place in an engine."""
+    before = everywhere(engine)
+    rights = exercise.right if exercise else ()
+    places = [exercise] if exercise else PLACED
+    for right in (None, *rights):
+        with ExitStack() as stack:
+            for one in places:
+                stack.enter_context(swapped(one, sources.answer_function(one, right) if right else one.function))
+            assert everywhere.__wrapped__(engine) == before
+
+
 @pytest.mark.parametrize("exercise", PLACED, ids=lambda one: one.id)
 def test_right_answers_give_the_engines_tokens(exercise: Exercise) -> None:
-    """The reference and every correct variant; those of chapter 1 may give float64, which the next layer refuses."""
-    rights = exercise.right if exercise.chapter > 1 else ()
-    for function in (exercise.function, *(sources.answer_function(exercise, right) for right in rights)):
+    """The reference and every correct variant, also one that computes in float64."""
+    for function in (exercise.function, *(sources.answer_function(exercise, right) for right in exercise.right)):
         calls: list[int] = []
         with swapped(exercise, function, lambda calls=calls: calls.append(1)):  # type: ignore[misc]
             assert in_place(exercise) == run(exercise.chapter, exercise.id)

@@ -60,7 +60,7 @@ def test_equal_mistakes_do_not_print_equal_messages(keep: Keep, tmp_path: Path) 
     told = {}
     for own in (ONE, OTHER, ONE):
         result = check_exercise(LAST, tmp_path / LAST.file, keep.take, seed=seed_of(own))
-        text = "\n".join(line for line, _ in result_lines(result, LAST, CHAPTER))
+        text = "\n".join(line for line, _ in result_lines(result, LAST, CHAPTER, True))
         assert told.setdefault(own, text) == text  # one's own message comes again
         assert f"This input is 1.3/{own}/" in text
         assert f"inputs {own}" in text
@@ -92,7 +92,7 @@ def handed_in(keep: Keep, tmp_path: Path) -> SimpleNamespace:
     for source in (WRONG, RIGHT):
         path.write_text(source)
         results.append(check_exercise(LAST, path, keep.take, seed=seed_of(ONE)))
-    lines = [f"> {line}" for result in results for line, _ in result_lines(result, LAST, CHAPTER)]
+    lines = [f"> {line}" for result in results for line, _ in result_lines(result, LAST, CHAPTER, True)]
     (tmp_path / "anna" / "questions.md").write_text("# 1\n" + "\n".join(lines) + "\n")
     Folder(tmp_path / "anna" / "my-course").save(Progress(own=ONE))
     failed = next(check for check in results[0].checks if check.failure)

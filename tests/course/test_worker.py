@@ -103,7 +103,7 @@ def test_an_exception_names_the_learners_line(keep: Keep, tmp_path: Path) -> Non
         ("return (x for x in [1])", Returned(Foreign("generator"))),
         ("os._exit(0)", Crashed("the process ended with exit code 0")),
         ("os.abort()", Crashed("the process was ended by SIGABRT")),
-        ("\n    while True: pass", Hung(0.5)),
+        ("\n    while True: pass", Hung(0.5, "line 3: while True: pass")),
     ],
 )  # fmt: skip
 def test_any_end_is_one_outcome(keep: Keep, tmp_path: Path, body: str, outcome: Any) -> None:

@@ -34,8 +34,8 @@ def swap(mine: Function) -> Iterator[None]:
 
     def attend(self: Any, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         positions = torch.arange(plan.longest, device=q.device).expand(plan.rows, -1)
-        result: Tensor = plan.packed(mine(*map(plan.padded, (q, k, v)), positions))
-        return result
+        result = mine(*map(plan.padded, (q, k, v)), positions).to(q.dtype)  # it may compute in a wider type
+        return plan.packed(result)
 
     with replaced("nanoinfer.cache.none:NoCache.attend", attend):
         yield

@@ -66,6 +66,10 @@ WRONG = (
         LATER, LATER.replace(">", "<"), "karpathy/nanoGPT#170, harvard-edge/cs249r_book#1785",
     ),
     Wrong.patch(
+        "readable-hidden", "The mask names what a query may read, itself too, as that of "
+        "scaled_dot_product_attention does.", LATER, LATER.replace(">", "<="), "a learner's first try",
+    ),
+    Wrong.patch(
         "width-for-head-size", "Scores are divided by the square root of the width, not of the head's size.",
         "q.shape[-1] ** 0.5", "(q.shape[1] * q.shape[-1]) ** 0.5", "lucidrains/vit-pytorch#65",
     ),

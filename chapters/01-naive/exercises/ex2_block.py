@@ -50,7 +50,8 @@ def swap(mine: Function) -> Iterator[None]:
     def hidden(self: Any, batch: Any, attend: Any) -> Tensor:
         x = F.embedding(batch.token_ids, self.wte.weight) + F.embedding(batch.positions, self.wpe.weight)  # (N, C)
         for layer, part in enumerate(self.h):
-            x = mine(x, dict(part.named_parameters()), self.config.n_head, partial(attend, layer))
+            out = mine(x, dict(part.named_parameters()), self.config.n_head, partial(attend, layer))
+            x = out.to(x.dtype)  # it may compute in a wider type
         return F.layer_norm(x, x.shape[-1:], self.ln_f.weight, self.ln_f.bias, self.config.layer_norm_epsilon)
 
     with replaced("nanoinfer.model.gpt2:GPT2.hidden", hidden):

@@ -13,6 +13,7 @@ from torch import Tensor
 from nanocourse.exercises.cases import MANY, Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
+from nanoinfer.model.batch import Batch
 
 
 def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
@@ -30,12 +31,16 @@ def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """GPT2.forward ends with it, its tokens laid out as a rectangle."""
+    """GPT2.forward ends with it, its tokens as a rectangle; of a batch that is padded already, the last ones."""
 
     def forward(self: Any, batch: Any, cache: Any) -> Tensor:
-        hidden = batch.padded(self.hidden(batch, partial(cache.attend, cache.plan(batch))))  # (B, T, C)
-        column = torch.arange(batch.longest, device=hidden.device).expand(batch.rows, -1)  # (B, T)
-        lengths = batch.last(batch.packed(column)) + 1
+        hidden = self.hidden(batch, partial(cache.attend, cache.plan(batch)))  # (N, C)
+        if type(batch) is Batch:
+            column = torch.arange(batch.longest, device=hidden.device).expand(batch.rows, -1)  # (B, T)
+            hidden, lengths = batch.padded(hidden), batch.last(batch.packed(column)) + 1
+        else:
+            hidden = batch.last(hidden)[:, None]  # (B, 1, C)
+            lengths = torch.ones(len(hidden), dtype=torch.long, device=hidden.device)
         logits: Tensor = mine(hidden, lengths, self.wte.weight, self.config.vocab_size)
         return logits.float()
 

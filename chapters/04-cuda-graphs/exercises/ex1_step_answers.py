@@ -46,12 +46,12 @@ WRONG = (
     Wrong.patch(
         "positions-rebound", "position = position + live advances the positions.",
         "position.add_(live)", 'position = device["position"] = position + live',
-        "pytorch/pytorch#114844; right wherever Python runs the step", unnamed="mended-in-python",
+        "pytorch/pytorch#114844; right wherever Python runs the step",
     ),
     Wrong.patch(
         "mended-in-python", "Python counts the positions on, once a step.", "position.add_(live)",
         'host["position"][:rows] = [at + 1 for at in host["position"][:rows]]',
-        "an author's own slip: replay runs no Python, so nobody counts",
+        "an author's own slip: replay runs no Python, so nobody counts", unnamed="positions-rebound",
     ),
     Wrong.patch(
         "padding-lives", "A padding row may produce what it likes.", 'score % host["vocab"]] * live)',

@@ -20,9 +20,9 @@ places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
     """For each step the number of the step at which the graph was captured that it replays; its own, if it captures.
 
-    A step: for how many rows and columns its inputs have room, how many of the tokens in them are no padding (tokens),
+    A step: how many rows and columns its inputs have, how many of the tokens in them are no padding (tokens),
     its cache's address, how much of a context it reads (read), how long the longest context is (length), sampler
-    ("greedy", "sampled" or "filtered"), and temperature. Room, read and sampler are Python values in the recorded code;
+    ("greedy", "sampled" or "filtered"), and temperature. Rows, columns, read and sampler are Python values in the code;
     tokens, length and temperature are known by tensors. A graph is replayed wherever it does what the step would; else
     the step is captured, and kept. At most `room` graphs are kept, of 1 to 256: where there is one too many the least
     recently used one goes. When the cache has another address than at the step before, all graphs go.
@@ -127,7 +127,7 @@ def _of(case: Case, kinds: list[dict[str, Any]], steps: int) -> list[dict[str, A
 
 
 def keys(case: Case) -> Call:
-    """A graph serves steps of its own room, read length and sampler, and no others."""
+    """A graph serves steps of its own rows, columns, read length and sampler, and no others."""
     other = case.choice("other", ({"rows": 2}, {"read": 256}, {"sampler": "sampled"}))
     more = case.choice("more", ({"columns": 16}, {"sampler": "filtered"}))
     kinds = [{}, other, {"sampler": "filtered"}, {"columns": 16}, {"columns": 32}, more | other]
@@ -135,7 +135,7 @@ def keys(case: Case) -> Call:
 
 
 def a_full_dict(case: Case) -> Call:
-    """The graph that was not used for the longest time makes room, however often it was used before."""
+    """The graph that was not used for the longest time goes, however often it was used before."""
     room = case.size("room", 1, case.turn((1, 2, 3)))
     others = [("greedy", 1), ("filtered", 16), ("sampled", 1)]
     kinds = [dict(zip(("rows", "sampler", "columns"), (n, *others[n % 3]), strict=True)) for n in range(1, room + 3)]

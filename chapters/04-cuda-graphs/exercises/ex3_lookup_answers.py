@@ -142,7 +142,7 @@ WRONG = (
         "written to pass all checks that there were, and it did",
     ),
     Wrong.patch(
-        "ten-bits-each", "No room of a step is larger than 1,023.",
+        "ten-bits-each", "No step has more than 1,023 rows or columns.",
         'key = step["rows"], step["columns"], step["read"], step["sampler"]',
         'key = step["rows"] << 20 | step["columns"] << 10 | step["read"], step["sampler"]',
         "a try of somebody who saw stub and text alone, which passed",
@@ -247,10 +247,10 @@ EQUIVALENT = {
 def captures(steps: list[tuple[Any, ...]], room: int) -> list[tuple[int, int]]:
     """The steps at which a graph is captured, and how many steps replay it: pairs (number, uses), in order.
 
-    A step is a tuple: for how many rows and columns its inputs have room, how many of the tokens in them are no
+    A step is a tuple: how many rows and columns its inputs have, how many of the tokens in them are no
     padding, its cache's address, how much of a context it reads, how long the longest context is, its sampler
-    ("greedy", "sampled" or "filtered"), and its temperature. Room, what is read and the sampler are Python values in
-    the recorded code; how many tokens are real, the longest context's length and the temperature are known by tensors.
+    ("greedy", "sampled" or "filtered"), and its temperature. Rows, columns, what is read and the sampler are Python
+    values in the code; how many tokens are real, the longest context's length and the temperature are known by tensors.
     A graph is replayed wherever it does what the step would; else the step is captured, kept, and is its first use. At
     most `room` graphs are kept, of 1 to 256: where there is one too many the least recently used one goes. When the
     cache has another address than at the step before, all graphs go.

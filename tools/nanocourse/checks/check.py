@@ -1,7 +1,8 @@
 """Running an exercise's checks on a learner's file in a worker process, with a receipt of what was run.
 
-The parent makes the inputs and knows what is right; the worker sees only inputs. A hang or a crash ends the worker and
-costs only the check in which it happened: the next check gets a new worker.
+The parent makes the inputs and knows what is right; the worker sees only inputs. A crash ends the worker and costs only
+the check in which it happened: the next check gets a new worker. A hang ends the exercise's check. The simple checks
+come first, and only the first that fails is shrunk.
 """
 
 from __future__ import annotations
@@ -42,19 +43,24 @@ def check_exercise(
     seed: of inputs that are a learner's own; those that all have, on which the checks were measured, come after them.
     say: is told what is going on.
     """
-    problem = kernels.why_not(exercise) if path.is_file() else f"there is no file {path.name}"
+    missing = f"there is no file {path.name}: `nanoinfer course start {exercise.chapter}` writes its stub"
+    problem = kernels.why_not(exercise) if path.is_file() else missing
     if problem:
         return not_run(exercise, path, device, seed, problem)
     runner = Runner(exercise, path, start, exercise.spec.limit_s)
     try:
         seen: dict[str, Outcome] = {}
-        results = []
-        for at, check in enumerate(exercise.checks if runner.load() else (), 1):
+        results: list[CheckResult] = []
+        simple_first = sorted(exercise.checks, key=lambda check: check.wide)
+        for at, check in enumerate(simple_first if runner.load() else (), 1):
             say(f"{exercise.id}: check {at} of {len(exercise.checks)}, {check.name}")
-            results.append(_check(runner, check, seed, seen))
-        failed = any(result.status in ("failed", "hung", "crashed") for result in results)
-        sought = name_mistakes and _worth_naming(results)
-        mistake = known_mistake(runner, start, SEED, seen, say) if sought else None
+            first = all(result.failure is None for result in results)
+            results.append(_check(runner, check, seed, seen, shrink=first))
+            if results[-1].status == "hung":
+                break
+        mistake, close = None, False
+        if name_mistakes and _worth_naming(results):
+            mistake, close = known_mistake(runner, start, SEED, seen, say)
         run = sum(result.status != "not run" for result in results)
         receipt = Receipt(
             files=hashes(path, runner.files), registered=len(exercise.checks), collected=len(results), run=run,
@@ -70,7 +76,7 @@ def check_exercise(
             receipt,
             problem=runner.problem if not results else "",
             mistake=(mistake.name, mistake.says) if mistake else None,
-            mistake_sought=name_mistakes and failed,
+            close=close,
             printed=runner.printed,
         )
     finally:
@@ -89,19 +95,24 @@ def known_mistake(
     seed: str,
     seen: dict[str, Outcome],
     say: Callable[[str], None] = lambda text: None,
-) -> Wrong | None:
-    """The known wrong answer that behaves like the learner's file. Wrong kernels run in a worker too."""
+) -> tuple[Wrong | None, bool]:
+    """The known wrong answer that behaves like the learner's file, or else the nearest, and whether it is only that.
+
+    Wrong kernels run in a worker too.
+    """
     if runner.exercise.spec.kernel is None:
-        return Tells(runner.exercise, seed).name(runner.call, seen, say)
+        tells = Tells(runner.exercise, seed)
+        found = tells.name(runner.call, seen, say)
+        return found or tells.nearest(runner.call), found is None
     with kernel_solver(runner.exercise, start) as solver:
-        return Tells(runner.exercise, seed, solver).name(runner.call, seen, say)
+        return Tells(runner.exercise, seed, solver).name(runner.call, seen, say), False
 
 
 def _worth_naming(results: list[CheckResult]) -> bool:
     return any(r.status == "failed" for r in results) and not any(r.status == "hung" for r in results)
 
 
-def _check(runner: Runner, check: Check, seed: str, seen: dict[str, Outcome]) -> CheckResult:
+def _check(runner: Runner, check: Check, seed: str, seen: dict[str, Outcome], shrink: bool) -> CheckResult:
     """Run one check on its cases, up to the first that fails. seen: takes the outcomes of fixed inputs."""
     exercise = runner.exercise
     seeds = (SEED,) if exercise.spec.fixed else dict.fromkeys((seed, SEED))
@@ -113,7 +124,7 @@ def _check(runner: Runner, check: Check, seed: str, seen: dict[str, Outcome]) ->
             seen[case.seed] = got
         status = status_of(exercise, check, expected, got)
         if status == "failed":
-            return CheckResult(check.name, check.says, status, at + 1, _failure(runner, check, case, got))
+            return CheckResult(check.name, check.says, status, at + 1, _failure(runner, check, case, got, shrink))
         if status != "passed":
             note = f"calls {got.name}, which is what the exercise asks for" if isinstance(got, Refused) else told(got)
             return CheckResult(check.name, check.says, status, at + 1, note="" if status == "not begun" else note)
@@ -133,10 +144,10 @@ def status_of(exercise: Exercise, check: Check, expected: Outcome, got: Outcome)
     return "failed" if exercise.compare(check, expected, got) else "passed"
 
 
-def _failure(runner: Runner, check: Check, case: Case, got: Outcome) -> Failure:
-    """The failure, on the smallest input that shows it."""
+def _failure(runner: Runner, check: Check, case: Case, got: Outcome, shrink: bool) -> Failure:
+    """The failure, on the smallest input that shows it, if that is wanted."""
     exercise = runner.exercise
-    if exercise.spec.fixed:  # there is no smaller one, and another call would say the same
+    if exercise.spec.fixed or not shrink:  # there is no smaller fixed one, and another call would say the same
         asked = exercise.call(check, case)
         expected, inputs = exercise.expected(asked), shown_input(exercise, asked)
         at = exercise.compare(check, expected, got) or Difference("", told(expected), told(got), 0.0)

@@ -5,7 +5,7 @@ wrong one. They come from different checks if possible, and large inputs are pre
 chance. A solution must match on all three, and first in every other check: that leaves few mistakes to find tells for,
 which takes long where answers are kernels. If results are verdicts (yes or no), one input says too little: there an
 input is one case of every check, and all verdicts are compared together, those of all cases at last. An answer that
-always passes, or always fails, is then told by no name.
+always passes, or always fails, is then told by no name. Where no answer matches on all of it, `nearest` is asked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.exercise import Check, Exercise, Wrong
-from nanocourse.exercises.outcomes import Outcome, local
+from nanocourse.exercises.outcomes import Outcome, Returned, local
 from nanocourse.exercises.sources import answer_function
 
 NEEDED = 3
@@ -98,6 +98,28 @@ class Tells:
             if any(len(tells) == self.needed for tells in found.values()):
                 return self.wrong[at]
         return None
+
+    def nearest(self, solve: Solve) -> Wrong | None:
+        """The wrong answer that `solve` agrees with most often where that answer shows, whatever it does elsewhere.
+
+        Errors of its own are not counted against it. None where too few inputs speak for any; verdicts and kernels,
+        which say too little or take too long, are not asked.
+        """
+        spec, right = self.exercise.spec, len(self.wrong)
+        votes: list[list[int]] = [[] for _ in self.wrong]  # check by check
+        asked = () if spec.verdicts or spec.fixed or spec.kernel else self.exercise.checks
+        for check in (one for one in asked if not one.wide):
+            inputs = [(check, Case(f"{self.seed}/tells/{check.name}/{seed}")) for seed in range(LOOKED)]
+            got = [solve(self.exercise.call(*one)) for one in inputs]
+            for at in range(len(self.wrong)):
+                votes[at].append(0)
+                for one, outcome in zip(inputs, got, strict=True):
+                    own = self._outcomes(at, [one])
+                    if self._differ([one], own, self._outcomes(right, [one])):
+                        votes[at][-1] += -isinstance(outcome, Returned) if self._differ([one], own, [outcome]) else 1
+        ranks = [(sum(max(vote, 0) for vote in own), sum(own)) for own in votes]
+        best = max(ranks, default=(0, 0))
+        return self.wrong[ranks.index(best)] if best[0] >= NEEDED else None
 
     def _look(self, one: Input, at: int, tells: dict[int, list[Tell]], agrees: Agrees) -> None:
         """Add an input to the tells of a wrong answer if it tells that answer apart from the rest."""

@@ -71,7 +71,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class ExerciseResult:
-    """One exercise. mistake: name and sentence of the known wrong answer that it matches, if that was looked for."""
+    """One exercise. mistake: name and sentence of the known wrong answer that it matches, or is only close to."""
 
     id: str
     title: str
@@ -80,7 +80,7 @@ class ExerciseResult:
     receipt: Receipt
     problem: str = ""  # why nothing could be run
     mistake: tuple[str, str] | None = None
-    mistake_sought: bool = False
+    close: bool = False
     printed: str = ""  # by the learner's code
 
     @property

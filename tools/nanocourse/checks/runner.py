@@ -16,7 +16,7 @@ from nanocourse.checks.worker import Loaded, Refuse, Worker
 from nanocourse.exercises.cases import Call
 from nanocourse.exercises.chapters import resolve
 from nanocourse.exercises.exercise import Exercise, Right, Wrong
-from nanocourse.exercises.outcomes import Crashed, Outcome, told
+from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, told
 from nanocourse.exercises.sources import answer_source
 
 
@@ -66,6 +66,7 @@ class Runner:
     kept: dict[str, Any] = field(default_factory=dict)  # by scenes, of this answer
     compiler: Callable[[], Worker] = lambda: Worker(compiling=True)
     traced: bool = True
+    hung: Hung | None = None  # the first call that did; later ones are not waited for
     _worker: Worker | None = None
     _compiling: Worker | None = None
 
@@ -98,6 +99,8 @@ class Runner:
 
     def call(self, asked: Call) -> Outcome:
         """The outcome of one call; loads the file again if the worker has died."""
+        if self.hung:
+            return self.hung
         if asked.compiles:
             return self._compile(asked)
         if (self._worker is None or not self._worker.alive) and not self.load():
@@ -106,6 +109,7 @@ class Runner:
         scene, limit = self.exercise.spec.scene, self.limit_s
         worker = self._worker
         outcome = worker.play(scene, asked, limit, self.kept) if scene else worker.call(asked, limit)
+        self.hung = outcome if isinstance(outcome, Hung) else None
         self.executed |= self._worker.seen.lines
         lent = [name for name, value in self.exercise.named(asked).items() if callable(value)]
         self.parts |= self._worker.seen.parts | {f"{lent[at]} (lent)" for at in self._worker.asked if at < len(lent)}

@@ -306,14 +306,23 @@ class Worker:
         clock.resume()
         frame, came = self._frames.wait(clock, GLANCE_S, self._problem)
         if not came:
+            hung = Hung(clock.limit_s, "" if isinstance(frame, str) else self._interrupted())
             self._end()
-            return Crashed(frame) if isinstance(frame, str) else Hung(clock.limit_s)
+            return Crashed(frame) if isinstance(frame, str) else hung
         if frame is None:
             return self._crashed()
         if isinstance(frame, str):
             self._end()
             return Crashed(frame)
         return frame
+
+    def _interrupted(self) -> str:
+        """The line that the learner's code is at: an interrupt is answered as any exception of it is."""
+        if self.graded or os.name != "posix":
+            return ""
+        self._process.send_signal(signal.SIGINT)
+        frame, _ = self._frames.wait(Clock(self.pid, SLACK_S), GLANCE_S, self._problem)
+        return _raised(frame[0]).where if isinstance(frame, tuple) and frame[0].get("op") == "raised" else ""
 
     def _crashed(self) -> Crashed:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -40,7 +40,7 @@ def verify(
                     out.line(f"  {line}", kind)
                     good, seen = good and kind != "bad", seen + 1
     if not seen:
-        out.line("No receipt and no input is claimed: questions.md holds what `course check` printed")
+        out.line("No receipt and no input is claimed: questions.md holds what `course check --receipt` printed")
     return 0 if good else 1
 
 

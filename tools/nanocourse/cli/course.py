@@ -73,6 +73,7 @@ def check(
     mine: Mine = HERE,
     device: Annotated[str | None, Option(help="cpu or cuda alone; both where there is a GPU.")] = None,
     as_json: Annotated[bool, Option("--json", help="One JSON object an exercise and line, for programs.")] = False,
+    receipt: Annotated[bool, Option("--receipt", help="Say what was run: files, checks, lines, inputs.")] = False,
     plain: Plain = False,
 ) -> int:
     """Check your code: a line an exercise; where one fails, what was expected, what came, and where first."""
@@ -88,7 +89,7 @@ def check(
             if as_json:
                 Output().write(json.dumps(result.to_json()) + "\n")
             else:
-                for text, kind in result_lines(result, one, found):
+                for text, kind in result_lines(result, one, found, receipt):
                     out.line(text, kind)
             passed = passed and result.status == "passed"
     return 0 if passed else 1

@@ -48,8 +48,7 @@ def generate_mine(
 
     remark(f"nanoinfer: checking what is in {folder}; results appear as they finish")
     with refusing():
-        folder_at(folder)
-        own = own_functions(folder, tell, patience())
+        own = own_functions(folder_at(folder).path, tell, patience())
     used = [one for one in own if one.function is not None]
     if not used:
         raise Refused(f"{folder} has no function that passes its checks and has a place in the engine")

@@ -35,10 +35,14 @@ def opened(number: int, mine: Path) -> tuple[Chapter, Folder]:
 
 
 def folder_at(mine: Path) -> Folder:
-    """The learner's folder, with a remark on each of its files whose exercise has moved."""
-    from nanocourse.learner.folder import Folder
+    """The learner's folder, with a remark on each of its files whose exercise has moved.
 
-    folder = Folder(mine)
+    Where none is named, it is looked for in the folders above, as git does.
+    """
+    from nanocourse.learner.folder import PROGRESS, Folder
+
+    places = (HERE, Path.cwd(), *Path.cwd().parents) if mine == HERE else ()
+    folder = Folder(next((one for one in places if (one / PROGRESS).is_file()), mine))
     for sentence in folder.moved():
         remark(f"nanoinfer: {sentence}")
     return folder

@@ -46,9 +46,10 @@ class Raised:
 
 @dataclass(frozen=True)
 class Hung:
-    """The call took longer than its limit."""
+    """The call took longer than its limit. where: the line of the learner's file that it was at, if that is known."""
 
     seconds: float
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ def told(outcome: Outcome) -> str:
     if isinstance(outcome, Changed):
         return "an argument, or torch's random state, that is not as it was"
     if isinstance(outcome, Hung):
-        return f"no answer within {outcome.seconds:g} s"
+        return f"no answer within {outcome.seconds:g} s" + (f"; it was at {outcome.where}" if outcome.where else "")
     return outcome.reason if isinstance(outcome, Crashed) else f"a call of {outcome.name}"
 
 

@@ -30,7 +30,7 @@ def stub(exercise: Exercise, chapter: Chapter) -> str:
         f'"""Exercise {exercise.id}: {spec.title}.\n\n{task}\n\nWhat always holds:\n{holds}\n\nAn example:\n\n'
         f'{example(exercise)}\n\nAbout {spec.lines} lines. The text: {chapter.text}, "{spec.section}".\n'
         f"Check it with `nanoinfer course check {exercise.id}`; ask for a hint with `nanoinfer course hint "
-        f'{exercise.id}`.\n"""\n'
+        f'{exercise.id}`.\nTo see what happens inside, `print`: the check shows the first lines.\n"""\n'
     )
     return f"# {LICENCE}\n# This file is yours.\n{head}\n{imports(exercise)}\n\n\n{declaration(exercise)}"
 

@@ -68,9 +68,9 @@ class Progress:
         return self.exercises.setdefault(id, Tries())
 
     def record(self, result: ExerciseResult) -> None:
-        """Count a check that was run."""
+        """Count a check that was run; an untouched stub is no try, nor is no file."""
         tries = self.of(result.id)
-        tries.tries += 1
+        tries.tries += result.status != "not begun" and bool(result.receipt.files)
         tries.last = result.status
         if result.status == "passed":
             tries.passed = dict(result.receipt.files).get(result.file, "")

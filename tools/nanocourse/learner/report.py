@@ -19,8 +19,8 @@ STYLE = {"passed": "good", "failed": "bad", "hung": "bad", "crashed": "bad", "re
 WIDTH, PRINTED_LINES = 116, 8
 
 
-def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -> Iterator[Line]:
-    """One exercise: a line with its status, what went wrong, if anything did, and the receipt."""
+def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter, receipt: bool = False) -> Iterator[Line]:
+    """One exercise: a line with its status, what went wrong, if anything did, and the receipt where it is wanted."""
     where = f" (on {result.receipt.device})" if result.receipt.device != "cpu" else ""
     yield f"{result.id} {result.title}: {result.status}{where}", STYLE.get(result.status, "")
     if result.problem:
@@ -31,16 +31,16 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -
     if len(failed) > 1:
         yield from _indented("Failed as well: " + "; ".join(f"{one.name} ({one.says})" for _, one in failed[1:]))
     if result.mistake is not None:
-        yield from _indented(f'A known mistake, {result.mistake[0]}. It assumes: "{result.mistake[1]}"')
-    elif result.mistake_sought and result.status == "failed":
-        yield from _indented("This is none of the known mistakes.")
+        known = "Close to a known mistake" if result.close else "A known mistake"
+        yield from _indented(f'{known}, {result.mistake[0]}. It assumes: "{result.mistake[1]}"')
     if failed:
         read = f"Read: {chapter.text}, section {exercise.spec.section}."
         yield from _indented(f"{read} A hint: nanoinfer course hint {result.id}")
-        yield from _printed(result.printed)
     elif result.status == "not begun":
         yield from _indented(f"{result.file} is the untouched stub")
-    yield from receipt_lines(result)
+    yield from _printed(result.printed)
+    if receipt:
+        yield from _indented(receipt_text(result), style="quiet")
 
 
 def status_lines(folder: Folder, chapter: Chapter) -> Iterator[Line]:
@@ -84,13 +84,8 @@ def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:
         yield from _indented(f"This input is {failure.again}")
 
 
-def receipt_lines(result: ExerciseResult) -> Iterator[Line]:
-    """What was run to get the result."""
-    yield from _indented(receipt_text(result), style="quiet")
-
-
 def receipt_text(result: ExerciseResult) -> str:
-    """The receipt in one line."""
+    """The receipt in one line: what was run to get the result."""
     receipt = result.receipt
     files = ", ".join(f"{name} {digest[:12]}" for name, digest in receipt.files) or "no file"
     counts = f"{receipt.registered} registered, {receipt.collected} collected, {receipt.run} run"
