@@ -64,7 +64,7 @@ def played(answer: Function, x: Tensor, heads: list[int], parts: list[Part]) -> 
     try:
         mine = [x.clone() for _ in heads]
         given = [{name: tensor.clone() for name, tensor in part.items()} for part in parts]
-        ranks = [RANKS.Rank(n, lambda n=n: answer(n, mine[n], heads[n], given[n])) for n in range(len(heads))]
+        ranks = RANKS.launch(answer, [lambda n=n: answer(n, mine[n], heads[n], given[n]) for n in range(len(heads))])
         RANKS.together(ranks, add)
     except RANKS.LostError as error:
         return str(error)

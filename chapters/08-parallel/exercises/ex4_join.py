@@ -65,7 +65,8 @@ def played(answer: Function, logits: list[Tensor], firsts: list[int], vocab: int
     mine = [one.clone() for one in logits]
     known = [{name: tensor.clone() for name, tensor in rows.items()} for _ in logits]
     try:
-        ranks = [RANKS.Rank(n, lambda n=n: answer(n, mine[n], firsts[n], vocab, known[n])) for n in range(len(logits))]
+        makes = [lambda n=n: answer(n, mine[n], firsts[n], vocab, known[n]) for n in range(len(logits))]
+        ranks = RANKS.launch(answer, makes)
         RANKS.together(ranks, gather)
     except RANKS.LostError as error:
         return str(error)
