@@ -103,7 +103,9 @@ def test_what_is_a_submission(tmp_path: Path) -> None:
         entries(tmp_path / "notes.txt")
 
 
-@pytest.mark.parametrize("names", [("anna.zip", "anna.ZIP"), ("zoe\u0301", "zo\u00e9"), ("Bob", "bob"), ("bo\x01b", "bo\x02b")])
+@pytest.mark.parametrize(
+    "names", [("anna.zip", "anna.ZIP"), ("zoe\u0301", "zo\u00e9"), ("Bob", "bob"), ("bo\x01b", "bo\x02b")]
+)
 def test_two_submissions_with_one_name_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
     for name in names:
         (tmp_path / name).touch() if "zip" in name.casefold() else (tmp_path / name).mkdir()

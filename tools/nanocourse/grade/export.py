@@ -68,10 +68,8 @@ def csv(records: Sequence[GradeRecord]) -> str:
     ids = list(dict.fromkeys(one.id for record in records for one in record.exercises))
     out = io.StringIO()
     table = csv_module.writer(out, lineterminator="\n")
-    table.writerow(
-        ["submission", "points", "of", *ids, "complete", "isolated", "checks", "mistakes", "problems", "notes"]
-        + ["seconds"]
-    )
+    after = ["complete", "isolated", "checks", "mistakes", "problems", "notes", "seconds"]
+    table.writerow(["submission", "points", "of", *ids, *after])
     for record in records:
         by_id = {one.id: one for one in record.exercises}
         mistakes = "; ".join(f"{one.id} {one.mistake}" for one in record.exercises if one.mistake)
