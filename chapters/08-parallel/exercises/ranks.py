@@ -102,22 +102,26 @@ def launch(answer: Callable[..., Any], makes: Sequence[Make], beside: Sequence[M
     return [Rank(n, makes[n], before=past) if n == alone else Recorded(n, past) for n, past in pasts]
 
 
-def _bits(past: Sequence[Past]) -> str:
-    return repr(tree_map_only(Tensor, lambda one: (one.dtype, one.shape, one.tolist()), list(past)))
+def _bits(value: Any) -> str:
+    return repr(tree_map_only(Tensor, lambda one: (one.dtype, one.shape, one.tolist()), value))
 
 
 def together(ranks: Sequence[Rank], exchange: Callable[[list[Any]], Sequence[Any]]) -> None:
     """Play programs all of whose yields are collectives: every rank enters each of them, or all wait for ever.
 
-    exchange: what each rank is told, of what all ranks have yielded.
+    exchange: what each rank is told, of what all ranks have yielded. It must stay as it is.
     """
+    handed: list[tuple[int, Any, str]] = []
     for _ in range(STEPS):
         over = [rank.number for rank in ranks if rank.over]
+        if changed := [number for number, answer, bits in handed if _bits(answer) != bits]:
+            raise LostError(f"rank {changed[0]} has changed what it was given by a collective")
         if len(over) == len(ranks):
             return
         if over:
             waits = next(rank.number for rank in ranks if not rank.over)
             raise LostError(f"rank {over[0]} has ended, and rank {waits} waits for it in a collective, for ever")
         for rank, answer in zip(ranks, exchange([rank.asks for rank in ranks]), strict=True):
+            handed.append((rank.number, answer, _bits(answer)))
             rank.go(answer)
     raise LostError(f"ranks still run after {STEPS} collectives")
