@@ -182,6 +182,7 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> by
     with archive.open(entry) as file:
         if entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             return file.read(most + 1)
+        assert isinstance(file, zipfile.ZipExtFile)
         file.MIN_READ_SIZE = PIECE
         content = bytearray()
         while len(content) <= most and (piece := file.read(PIECE)):

@@ -102,7 +102,9 @@ class Marking:
         problem = ""
         for question in dict.fromkeys(asked):  # each launch once, or two of its ranks would meet
             problem = problem or self._ask(question)
-        self._status = dict.fromkeys(passed if not problem else (), "passed") | self._status
+        if not problem:
+            for name in passed:
+                self._status.setdefault(name, "passed")
         self._kept["apart"] = False
         return problem
 
