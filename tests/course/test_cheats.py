@@ -56,7 +56,7 @@ def test_an_answer_without_work_gets_no_points(name: str, tmp_path: Path) -> Non
     assert "HIDDEN" not in str(found)
 
 
-@pytest.mark.parametrize("id", ["1.8", "4.1", "4.2", "4.5", "4.6", "4.7", "4.8"])
+@pytest.mark.parametrize("id", ["1.8", "4.1", "4.2", "4.5", "4.6", "4.7", "4.8", "5.7", "8.2", "8.3", "8.4"])
 def test_the_right_answer_gets_everything(id: str, tmp_path: Path) -> None:
     """Whose calls cross to another process and back as well."""
     found = grade(tmp_path, id, right_file(chapters.exercise(id)))

@@ -6,6 +6,7 @@ import io
 import os
 import stat
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -91,6 +92,39 @@ def test_entries_that_are_each_within_the_limit_are_not_all_taken(tmp_path: Path
     taken = of_zip(tmp_path, zipped({f"a{n}.py": bytes(MAX_FILE) for n in range(40)}))
     assert sum(map(len, taken.files.values())) <= MAX_TOTAL
     assert "the rest was left out" in taken.notes[-1]
+
+
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_archive_with_any_byte_damaged_is_read_or_told(tmp_path: Path, method: int) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        archive.writestr(NAME, b"x = 1\n" * 40)
+    for at, byte in enumerate(out.getvalue()):
+        for damage in (0x01, 0x80, 0xFF):
+            data = bytearray(out.getvalue())
+            data[at] = byte ^ damage
+            taken = of_zip(tmp_path, bytes(data))
+            assert taken.digest
+
+
+@pytest.mark.parametrize("method", METHODS[2:])
+def test_what_unpacks_to_much_is_left_out_without_being_unpacked(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "s.zip", "w", method) as archive, archive.open(NAME, "w") as entry:
+        for _ in range(40):
+            entry.write(bytes(10 << 20))
+    tracemalloc.start()
+    taken = collect(tmp_path / "s.zip")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "KiB" in taken.notes[0]
+    assert peak < 200 << 20
+
+
+def test_a_submission_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    assert "cannot be read" in collect(tmp_path / "gone.zip").notes[0]
 
 
 def test_encrypted_entries_are_left_out(tmp_path: Path) -> None:

@@ -87,6 +87,29 @@ def test_a_table_for_spreadsheets() -> None:
     assert (rows[0]["isolated"], rows[0]["complete"]) == ("no", "no")
 
 
+def test_the_table_tells_not_begun_from_wrong_and_names_checks() -> None:
+    def row(made: GradeRecord) -> dict[str, str]:
+        (found,) = csv.DictReader(io.StringIO(export.csv([made])))
+        return found
+
+    (exercise,) = record().exercises
+    untouched = tuple(replace(check, status="not begun", points=0.0) for check in exercise.checks)
+    assert row(record())["checks"] == "1.1 shuffled failed"
+    assert row(replace(record(), exercises=(replace(exercise, checks=untouched),)))["checks"] == "1.1 not begun"
+
+
+def test_nothing_handed_in_is_said_once() -> None:
+    (exercise,) = record().exercises
+    none = [replace(exercise, id=id, file="", problem=f"there is no file {id}.py", mistake="") for id in ("1.1", "1.2")]
+    made = replace(record(), exercises=tuple(none), complete=True)
+    assert export.csv([made]).count("there is no file") == 1
+    assert "\n".join(export.receipt(made)).count("there is no file") == 1
+
+
+def test_students_are_not_told_what_isolation_lacks() -> None:
+    assert "landlock" not in export.gradescope(record())["output"]
+
+
 def test_passed_without_points_is_no_success() -> None:
     """Checks that an answer without work passes too: they count nothing, and say why."""
     (exercise,) = record(status="passed").exercises

@@ -42,13 +42,16 @@ found = collect(Path(job["submission"]))
 text = b"".join(found.files.values()).decode()
 check = CheckGrade("c", "It holds.", "passed", 6.0, 6.0)
 record = GradeRecord(
-    job["id"], asked.title, (ExerciseGrade("1.3", "t", "", "f", "", (check,)),), Isolation(("x",)), asked.fingerprint,
+    job["id"], asked.title, (ExerciseGrade("1.3", "t", "", "f", "", (check,)),),
+    Isolation(("x",), (("landlock", "no such kernel"),) if "layer" in text else ()), asked.fingerprint,
     secret_mark(load_secret(Path(job["secret"]))), found.digest, 1, __version__, complete="hang" not in text,
     seconds=time.time(),
 )
 if "refuse" in text:
     print("no isolation here", file=sys.stderr)
     sys.exit(2)
+if "killed" in text:
+    os.kill(os.getpid(), signal.SIGKILL)
 if "crash" in text:
     print("Fatal: torch", file=sys.stderr)
     os.abort()
@@ -93,11 +96,22 @@ def test_what_is_a_submission(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "bob")
     found, others = entries(tmp_path)
     assert [one.id for one in found] == ["Ann Ünï", "bob", "bob.zip", "carl"]
-    assert others == ["link", "notes.txt"]
+    assert others == [".hidden", "link", "notes.txt"]
     with pytest.raises(ValueError, match="holds no submission"):
         entries(tmp_path / "bob")
     with pytest.raises(ValueError, match="is not a folder"):
         entries(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize(
+    "names", [("anna.zip", "anna.ZIP"), ("zoe\u0301", "zo\u00e9"), ("Bob", "bob"), ("bo\x01b", "bo\x02b")]
+)
+def test_two_submissions_with_one_name_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        (tmp_path / name).touch() if "zip" in name.casefold() else (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match="would share a record") as refused:
+        entries(tmp_path)
+    assert all(ascii(name) in str(refused.value) for name in names)
 
 
 def test_records_have_names_of_their_own(tmp_path: Path) -> None:
@@ -138,7 +152,7 @@ def test_a_grader_that_breaks_costs_its_submission_alone(quick: Path) -> None:
     records = go(quick, chosen)
     assert [record.points for record in records] == [6, 0, 6]
     assert [record.complete for record in records] == [True, False, True]
-    assert "Fatal: torch" in records[1].notes[0]
+    assert records[1].notes == ("grading ended before it was done: Fatal: torch",)
     assert records[1].of == 6
     kept: list[int] = []
     go(quick, chosen, look=lambda seen: kept.append(seen.kept))
@@ -155,6 +169,12 @@ def test_a_grader_over_its_time_is_ended_and_keeps_what_it_wrote(quick: Path, mo
     assert [record.points for record in records] == [6, 6]
     assert [record.complete for record in records] == [False, True]
     assert "ended before it was done" in records[0].notes[0]
+
+
+def test_it_says_that_grading_again_may_help_only_where_it_may(quick: Path) -> None:
+    crashed, killed = go(quick, hand_in(quick, a="crash", b="killed"))
+    assert "again" not in crashed.notes[0]
+    assert "the next run grades it again" in killed.notes[0]
 
 
 # The command
@@ -194,6 +214,12 @@ def test_a_missing_layer_ends_the_class_with_exit_code_2(quick: Path, course: Co
     assert not (quick / "o.csv").exists()
 
 
+def test_what_isolation_lacks_is_said_once(quick: Path, course: Course) -> None:
+    hand_in(quick, a="layer", b="layer", c="3")
+    told = grade(course, quick, "--csv", quick / "o.csv")
+    assert told.out.splitlines()[3:] == ["not fully isolated: isolated by x; missing: landlock (no such kernel)"]
+
+
 def test_one_submission_for_gradescope(quick: Path, course: Course) -> None:
     """The id, and with it the inputs, are the platform's own, told by a file beside the submission."""
     hand_in(quick, a="1")
@@ -209,7 +235,7 @@ def test_one_submission_for_gradescope(quick: Path, course: Course) -> None:
 def test_ctrl_c_exports_what_is_done_and_the_next_run_does_the_rest(quick: Path, course: Course) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins without one
     chosen = hand_in(quick, a="1", b="hang ctrl-c", c="3")
-    to = ("--csv", quick / "o.csv", "--junit", quick / "o.xml", "--results", quick / "results")
+    to = ("--csv", quick / "o.csv", "--junit", quick / "o.xml", "--results", quick / "results", "--jobs", "1")
     told = grade(course, quick, *to)
     assert told.code == 130
     assert "1 of 3 are done" in told.err

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from nanocourse.exercises import chapters
 from nanocourse.grade.assignment import Limits
+from nanocourse.grade.graded_worker import interrupted
 from nanocourse.grade.isolation import landlock, probe, seccomp, syscalls
 from nanocourse.grade.isolation.confine import Policy
 from nanocourse.grade.workspace import Workspace
@@ -75,3 +78,24 @@ def test_an_older_landlock_is_asked_for_what_it_knows(
     monkeypatch.setattr(landlock, "_call", old)
     landlock.restrict([], [], [], [])
     assert asked == [((1 << files) - 1, size)]
+
+
+def test_one_call_of_a_lent_function_has_an_end() -> None:
+    with pytest.raises(TimeoutError, match="too long"), interrupted(0.05):
+        sum(iter(int, 1))  # for ever
+
+
+def test_the_grader_itself_has_a_limit_of_memory() -> None:
+    script = "from nanocourse.grade.isolation import system; system.bound_memory(64 << 20); bytearray(256 << 20)"
+    path = os.pathsep.join(str(Path(__file__).parents[2] / name) for name in ("", "tools"))
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=False
+    )
+    assert done.stderr.strip().endswith(b"MemoryError")
+
+
+def test_a_queue_of_millions_of_blocks_is_not_made() -> None:
+    (play,) = chapters.exercise("5.7").example().args
+    for blocks, events in ((25_000_000, []), (1, [("step",)] * 20_000)):
+        with pytest.raises(ValueError, match="at most"):
+            play(1, blocks, 1, events)

@@ -64,7 +64,6 @@ EXERCISE = Spec(
     ),
     lines=5,
     example=_example,
-    pure=True,
     section="Who may read whom",
     axes=("row", "column", "head", "channel"),
     tolerance=1e-4,

@@ -93,7 +93,6 @@ EXERCISE = Spec(
     ),
     lines=9,
     example=_example,
-    pure=True,
     section="One block",
     axes=("token", "channel"),
     tolerance=3e-4,

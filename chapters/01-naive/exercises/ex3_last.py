@@ -68,7 +68,6 @@ EXERCISE = Spec(
     ),
     lines=3,
     example=_example,
-    pure=True,
     section="Two sequences of different lengths",
     axes=("row", "id"),
     tolerance=1e-4,

@@ -30,7 +30,6 @@ EXERCISE = Spec(
     tolerance=1e-9,  # it is one of the scores, to the last digit
     lines=10,
     example=_example,
-    pure=True,
     section="Which tokens may be chosen",
     axes=("row", "column"),
     hints=(

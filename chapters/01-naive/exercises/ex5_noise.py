@@ -56,7 +56,6 @@ EXERCISE = Spec(
     lines=6,
     example=_example,
     swap=swap,
-    pure=True,
     section="A sequence's own noise",
     axes=("row", "id"),
     typed=True,

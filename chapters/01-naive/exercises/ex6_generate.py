@@ -117,7 +117,6 @@ EXERCISE = Spec(
     ),
     lines=10,
     example=_example,
-    pure=True,
     section="The loop",
     axes=("new token",),
     typed=True,

@@ -49,7 +49,6 @@ EXERCISE = Spec(
     ),
     lines=8,
     example=_example,
-    pure=True,
     section="What it costs, and where it loses",
     typed=True,
     exact=True,

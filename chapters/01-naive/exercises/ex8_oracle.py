@@ -75,7 +75,7 @@ class Engine:
 
     def choose(self, text: list[int], logits: Tensor) -> int:
         """The highest; where ids 0 and 1 nearly tie, id 1, as happens if sums are taken in another order."""
-        tied = isinstance(self.toy, NearTies) and bool(self.toy.tied(text)[-1])
+        tied = isinstance(self.toy, NearTies) and sum(text) % 3 == 0
         return 1 if tied and not self.exact else int(logits.argmax())
 
 

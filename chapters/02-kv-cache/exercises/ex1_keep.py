@@ -51,7 +51,6 @@ EXERCISE = Spec(
     ),
     lines=8,
     example=_example,
-    pure=True,
     section="The past does not change",
     axes=("layer", "of queries, keys, values: number", "token"),
     tolerance=0.1,

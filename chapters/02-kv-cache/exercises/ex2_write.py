@@ -78,6 +78,7 @@ EXERCISE = Spec(
     ),
     lines=4,
     example=_example,
+    pure=False,  # the pool may be written to
     section="A slot is a position",
     axes=("of keys, values: number", "layer", "row", "slot", "head", "channel"),
     tolerance=1e-12,  # numbers are moved, and not computed with

@@ -64,7 +64,6 @@ EXERCISE = Spec(
     ),
     lines=3,
     example=_example,
-    pure=True,
     section="The mask of a cached step",
     axes=("row", "head", "query", "slot"),
     tolerance=0.1,

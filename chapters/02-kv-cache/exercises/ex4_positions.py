@@ -65,7 +65,6 @@ EXERCISE = Spec(
     ),
     lines=4,
     example=_example,
-    pure=True,
     section="Padding, and where decode goes on",
     axes=("of positions, next: number", "row", "column"),
     typed=True,

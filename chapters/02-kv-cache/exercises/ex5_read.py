@@ -84,7 +84,6 @@ EXERCISE = Spec(
     ),
     lines=7,
     example=_example,
-    pure=True,
     section="Old slots, empty slots, NaN",
     axes=("row", "column", "head", "channel"),
     tolerance=1e-4,

@@ -62,7 +62,6 @@ EXERCISE = Spec(
     ),
     lines=5,
     example=_example,
-    pure=True,
     section="What a token costs in memory",
     typed=True,
     exact=True,

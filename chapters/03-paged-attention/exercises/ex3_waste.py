@@ -42,7 +42,6 @@ EXERCISE = Spec(
     section="Reservations, and what is left of the waste",
     axes=(("the dense cache",), ("the paged cache",)),
     typed=True,
-    pure=True,
     exact=True,
     tolerance=1e-9,
     imports=(),

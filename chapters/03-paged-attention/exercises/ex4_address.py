@@ -43,7 +43,6 @@ EXERCISE = Spec(
     section="Which program reads which page",
     axes=("token",),
     typed=True,
-    pure=True,
     tolerance=1e-12,
     hints=(
         "Invariant: the offset of the last number of the pool is its number of numbers less 1. For GPT-2's smallest\n"

@@ -99,7 +99,6 @@ EXERCISE = Spec(
     section="The join",
     axes=("context", "channel"),
     typed=True,
-    pure=True,
     tolerance=1e-4,
     refuse=("nanoinfer.kernels.paged_attention_torch:attend_pages",),
     swap=swap,

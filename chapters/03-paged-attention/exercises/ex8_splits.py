@@ -52,7 +52,6 @@ EXERCISE = Spec(
     example=lambda: call(8, 12, 1024, [20, 700, 3, 90, 512, 64, 64, 1]),
     section="When splitting pays",
     typed=True,
-    pure=True,
     exact=True,
     tolerance=1e-9,
     imports=("from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS",),

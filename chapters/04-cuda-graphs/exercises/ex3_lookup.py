@@ -95,7 +95,6 @@ EXERCISE = Spec(
     axes=("step",),
     typed=True,
     exact=True,
-    pure=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.engine.graphs:GraphEngine._captured",),

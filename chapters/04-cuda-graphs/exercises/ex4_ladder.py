@@ -74,7 +74,6 @@ EXERCISE = Spec(
     axes=("result", "item"),
     typed=True,
     exact=True,
-    pure=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.engine.graphs:ladder", "nanoinfer.engine.graphs:pick"),

@@ -127,7 +127,7 @@ EXERCISE = Spec(
 
 def _pool(case: Case, keys: list[str], missing: set[int]) -> dict[str, int]:
     """Blocks for these keys but the missing ones, and for keys of other texts."""
-    numbers = (case.permutation("blocks", len(keys) + 3) + 1).tolist()
+    numbers = case.permutation("blocks", len(keys) + 3).tolist()
     others = {key_of("other", [n]): numbers[len(keys) + n] for n in range(2)}
     return {key: numbers[at] for at, key in enumerate(keys) if at not in missing} | others
 

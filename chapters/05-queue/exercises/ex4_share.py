@@ -191,13 +191,22 @@ def no_room(case: Case) -> Call:
 
 def any_history(case: Case) -> Call:
     """Many rows that begin alike or not, write in parts, end in any order, twice, or are refused, in any pool."""
-    kind = case.turn(("nothing", "one block", "small", "small", "large", "many rows", "small", "large"))
+    kind = case.turn(("nothing", "one block", "small", "small", "large", "many rows", "small", "large", "again"))
     if kind == "nothing":
         return call(0, [("begin", 0, ["a"]), *[("end", at, "cancelled") for at in (4, 0)]])
     if kind == "one block":
         return call(1, [("begin", 0, []), ("begin", 1, ["a"]), ("written", 1, 1), ("end", 1, ""),
                         ("begin", 2, ["a", "b"]), ("begin", 3, ["a"]), ("end", 0, ""),
                         ("end", 3, ""), ("begin", 4, ["b"])])  # fmt: skip
+    if kind == "again":  # row 1's block of "a" was the one that was found, and went to row 2
+        first: History = [
+            ("begin", 0, ["a"]),
+            ("begin", 1, ["a"]),
+            ("written", 1, 1),
+            ("written", 0, 1),
+            ("end", 1, ""),
+        ]
+        return call(3, [*first, ("begin", 2, ["x", "y"]), ("written", 0, 1), ("begin", 3, ["a"])])
     pool, steps, most = {"small": (9, 60, 3), "large": (24, 120, 8), "many rows": (200, 420, 60)}[kind]
     history: History = []
     for at in range(case.most("events", 1, steps)):
@@ -212,7 +221,7 @@ def any_history(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(any_history, 8, wide=True), Check(shared_while_held, 4), Check(behind_a_gap, 3), Check(not_yet_written, 6),
+    Check(any_history, 9, wide=True), Check(shared_while_held, 4), Check(behind_a_gap, 3), Check(not_yet_written, 6),
     Check(not_full, 3),
     Check(given_back, 6), Check(the_oldest_goes, 6), Check(no_room, 6),
 )  # fmt: skip

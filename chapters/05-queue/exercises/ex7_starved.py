@@ -11,7 +11,9 @@ from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.exercise import Check, Spec
 
 LIES = run_file(Path(__file__).parents[1] / "lies" / "loading.py", "nanoinfer_ch05_loading").lies
-toy, catalogue = LIES("toy"), LIES("catalogue")
+toy, catalogue, variants = LIES("toy"), LIES("catalogue"), LIES("variants")
+MOST = 10_000
+IN_STEP = ("prompts-first", "two-prompts-first", "counts-early")  # pauses would give rows their turn
 
 
 def check_queue(play: Callable[[int, int, int, list[tuple[Any, ...]]], list[Any]]) -> None:
@@ -19,7 +21,7 @@ def check_queue(play: Callable[[int, int, int, list[tuple[Any, ...]]], list[Any]
 
     play(rows, blocks, budget, events) -> a list: what each of these events gives, in a new and empty queue; the same
     events give the same. At most so many rows run at once, the pool has so many blocks of 4 letters each, and a step
-    feeds at most `budget` letters, of which there are at least as many as rows.
+    feeds at most `budget` letters, of which there are at least as many as rows. Blocks and events are 10,000 at most.
     ("submit", prompt, letters): gives the request's number, counted from 0 over those that are not refused, or None for
     one that is, since its prompt and letters would not fit into the pool if it were alone. A prompt is a str that is
     not empty, and asks for 1 letter or more. ("cancel", number): gives None; nothing more comes of that request. Cancel
@@ -76,6 +78,8 @@ def lent(kind: type, sort: str = "") -> Call:
     """A call with the function that plays days in such queues. sort: what is said of one where the check fails."""
 
     def play(rows: int, blocks: int, budget: int, events: list[tuple[Any, ...]]) -> list[Any]:
+        if max(blocks, len(events)) > MOST:
+            raise ValueError(f"a queue is played with {MOST} blocks and {MOST} events at most")
         queue, gave = kind(rows, blocks, budget), list[Any]()
         for name, *given in events:
             try:
@@ -90,7 +94,9 @@ def lent(kind: type, sort: str = "") -> Call:
 
 def liar(case: Case, *names: str) -> Call:
     """One of these liars, in turn."""
-    return lent(catalogue.LIARS[case.turn(names)], "The queue that is wrong")
+    name = case.turn(names)
+    mixed = (variants.Unordered, variants.Pauses)[: 1 + (name not in IN_STEP)]
+    return lent(variants.drawn(case.seed, *mixed, catalogue.LIARS[name]), "The queue that is wrong")
 
 
 EXERCISE = Spec(
@@ -134,8 +140,12 @@ EXERCISE = Spec(
 
 
 def right_queues(case: Case) -> Call:
-    """Queues pass that are right, though they share, admit, take turns or choose blocks otherwise."""
-    return lent(catalogue.RIGHT[case.turn(tuple(catalogue.RIGHT))], "The queue that is right")
+    """Queues pass that are right, though they share, admit, pause, take turns, list or choose blocks otherwise."""
+    kind, plain = catalogue.RIGHT[case.turn(tuple(catalogue.RIGHT))], case.turn((True,) * 5 + (False,) * 5)
+    if plain:
+        return lent(kind, "The queue that is right")
+    mixed = (variants.Unordered, variants.Pauses)[: 1 + (kind is not variants.TakesTurns)]
+    return lent(variants.drawn(case.seed, *mixed, kind), "The queue that is right")
 
 
 def starved(case: Case) -> Call:
@@ -174,6 +184,6 @@ def over_budget(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(right_queues, 5), Check(starved), Check(too_large, 1), Check(lost_blocks), Check(lost_places, 1),
+    Check(right_queues, 10), Check(starved), Check(too_large, 1), Check(lost_blocks), Check(lost_places, 1),
     Check(wrong_blocks, 3), Check(half_resumed, 1), Check(over_budget, 1),
 )  # fmt: skip

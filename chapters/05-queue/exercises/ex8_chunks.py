@@ -113,7 +113,6 @@ EXERCISE = Spec(
     ),
     lines=12,
     example=_example,
-    pure=True,
     section="A long prompt among short ones",
     axes=("number",),
     typed=True,

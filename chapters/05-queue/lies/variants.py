@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .toy import Queue, Row, Work
+import random
+
+from .toy import Fed, Queue, Row, Work
 
 
 class SharesNothing(Queue):
@@ -49,3 +51,36 @@ class LastFreed(Queue):
     def take(self) -> int:
         self.free.insert(0, self.free.pop())
         return super().take()
+
+
+class Unordered(Queue):
+    """A step lists what it fed in any order."""
+
+    def step(self) -> list[Fed]:
+        fed = super().step()
+        self.draw.shuffle(fed)
+        return fed
+
+
+class Pauses(Queue):
+    """In some steps, never in two in a row, the oldest row alone is fed."""
+
+    paused = False
+
+    def plan(self) -> Work:
+        work: Work = []
+        self.paused = not self.paused and self.draw.random() < 0.5
+        if self.paused:
+            self.feed(self.running[:1], work)
+        return work or super().plan()
+
+
+def drawn(seed: str, *kinds: type[Queue]) -> type[Queue]:
+    """A queue of all these kinds, the last of which tells what it is; the seed says what it does by chance."""
+
+    def begin(self: Queue, rows: int, blocks: int, budget: int) -> None:
+        self.draw = random.Random(seed)
+        super(made, self).__init__(rows, blocks, budget)
+
+    made = type(kinds[-1].__name__, kinds, {"__init__": begin, "__doc__": kinds[-1].__doc__})
+    return made

@@ -53,7 +53,8 @@ def delivered(answer: Function, count: int, values: list[int], old: list[int], f
         return ""
 
     decoys = [lambda: answer(0, list(data), "flag", [value + 1 for value in values], stamp)]
-    told: str = MACHINE.tried(makes, words, judge, bits=32, most=900, walks=10, seed=str(values), decoys=decoys)[0]
+    effort = {"most": 900, "walks": 10, "seed": str(values)}
+    told: str = MACHINE.tried(makes, words, judge, bits=32, decoys=decoys, endless=True, **effort)[0]
     return told
 
 

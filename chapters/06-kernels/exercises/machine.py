@@ -17,6 +17,7 @@ from nanocourse.exercises.scene import Remote, Resumed
 
 RIGHT = "right in every order that was tried"
 POLLS = 4  # so many equal loads with equal answers are a poll
+LONG = 1100  # loads that a poll goes on for, where it must not give up
 PATIENCE = 80  # accesses of each program, once all of them poll
 STEPS = 1500  # of one walk
 SHOWN = 90  # events of a trace
@@ -52,10 +53,10 @@ class Node:
 
 
 class Program:
-    """The tree of one program. make: makes its generator."""
+    """The tree of one program. make: makes its generator. endless: its polls must not give up."""
 
-    def __init__(self, number: int, make: Make, words: Mapping[str, int], bits: int) -> None:
-        self.number, self._make, self._words, self._bits = number, make, words, bits
+    def __init__(self, number: int, make: Make, words: Mapping[str, int], bits: int, endless: bool = False) -> None:
+        self.number, self._make, self._words, self._bits, self._endless = number, make, words, bits, endless
         self._live: dict[Node, Resumed | Remote] = {}
         made = self._made()
         self.root = self._node(made, [None], None, None)
@@ -122,8 +123,18 @@ class Program:
                     behind = self.step(behind, answer)
                 else:
                     found = node
+                    if self._endless:
+                        self._go_on(behind, answer)
             node.then[answer] = found
         return node.then[answer]
+
+    def _go_on(self, node: Node, answer: Any) -> None:
+        """LostError for a poll that ends though nothing has changed."""
+        made = self._live.pop(node, None)
+        answers = [answer] * LONG
+        yielded, ended = (made or self._made())(answers if made else [*(point.told for point in node.line), *answers])
+        if ended or any(self._access(one) != node.access for one in yielded[-LONG:]):
+            raise LostError(f"program {self.number} gives up a poll of {node.access[1]}")
 
     def holds(self, node: Node, value: int) -> bool:
         """Whether the condition of a wait holds."""
@@ -144,9 +155,12 @@ class Point:
 class Machine:
     """Programs over words. resident: how many run at once; the next one begins as one of these ends."""
 
-    def __init__(self, makes: Sequence[Make], words: Mapping[str, int], resident: int = 1000, bits: int = 64) -> None:
+    def __init__(
+        self, makes: Sequence[Make], words: Mapping[str, int], resident: int = 1000, bits: int = 64,
+        endless: bool = False,
+    ) -> None:  # fmt: skip
         self.names, self.resident, self.bits = {name: at for at, name in enumerate(words)}, resident, bits
-        self.programs = [Program(number, make, words, bits) for number, make in enumerate(makes)]
+        self.programs = [Program(number, make, words, bits, endless) for number, make in enumerate(makes)]
         nodes = tuple(program.root for program in self.programs)
         self.first = Point(nodes, ((),) * len(nodes), tuple(words.values()))
 
@@ -315,15 +329,15 @@ def _joined(events: Sequence[str]) -> str:
 
 def tried(
     makes: Sequence[Make], words: Mapping[str, int], judge: Judge, *, resident: int = 1000, bits: int = 64,
-    most: int = 1500, walks: int = 12, seed: str = "", decoys: Sequence[Make] = (),
+    most: int = 1500, walks: int = 12, seed: str = "", decoys: Sequence[Make] = (), endless: bool = False,
 ) -> tuple[str, dict[str, int]]:  # fmt: skip
     """What is wrong with programs, in a sentence and the order that shows it, or RIGHT; and the words behind them.
 
     decoys: programs of another launch, which are begun and go no further: who tells the others anything through a
-    variable of Python's tells them that.
+    variable of Python's tells them that. endless: polls must not give up.
     """
     try:
-        machine = Machine(makes, words, resident, bits)
+        machine = Machine(makes, words, resident, bits, endless)
         for number, make in enumerate(decoys):
             Program(number, make, words, bits)
         return machine.search(judge, most, walks, seed)

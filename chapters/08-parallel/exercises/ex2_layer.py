@@ -31,7 +31,7 @@ def layer(rank: int, x: Tensor, heads: int, part: dict[str, Tensor]) -> Generato
     LayerNorms with epsilon 1e-5. Attention is causal, with scores over the square root of the head size. GELU stands
     between the two matrices of the MLP, in its approximation by tanh. All in x's dtype, float32 or float64.
     A rank sees its own part alone. total = yield term is an all-reduce: it takes a term (T, C) in x's dtype from every
-    rank, and gives each of them the sum. There are exactly two in a block. What is handed over stays as it is.
+    rank, and gives each of them the sum. There are exactly two in a block. What it is given stays as it is, sums too.
     """
     q, k, v = (
         (F.layer_norm(x, x.shape[-1:], part["ln_1.weight"], part["ln_1.bias"]) @ part["attn.c_attn.weight"])
@@ -64,7 +64,7 @@ def played(answer: Function, x: Tensor, heads: list[int], parts: list[Part]) -> 
     try:
         mine = [x.clone() for _ in heads]
         given = [{name: tensor.clone() for name, tensor in part.items()} for part in parts]
-        ranks = [RANKS.Rank(n, lambda n=n: answer(n, mine[n], heads[n], given[n])) for n in range(len(heads))]
+        ranks = RANKS.launch(answer, [lambda n=n: answer(n, mine[n], heads[n], given[n]) for n in range(len(heads))])
         RANKS.together(ranks, add)
     except RANKS.LostError as error:
         return str(error)

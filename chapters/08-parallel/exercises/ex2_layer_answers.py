@@ -170,8 +170,7 @@ def head_after_head(rank: int, x: Tensor, heads: int, part: Part) -> Program:
             weights = torch.softmax(k[: at + 1] @ q[at] * D**-0.5, 0)
             rows.append(weights @ v[: at + 1])
         term += torch.stack(rows) @ part["attn.c_proj.weight"][head * D : (head + 1) * D]
-    summed = yield term
-    summed += x
+    summed = (yield term) + x
     summed += part["attn.c_proj.bias"]
     kept = summed.clone()
     normed = F.layer_norm(summed, summed.shape[1:], part["ln_2.weight"], part["ln_2.bias"])
@@ -219,7 +218,7 @@ def layer_of_pairs(number: int, x: Tensor, heads: int, part: dict[str, list[Tens
     LayerNorms with epsilon 1e-5. Attention is causal, with scores over the square root of the head size. GELU stands
     between the two matrices of the MLP, in its approximation by tanh. All in x's dtype, float32 or float64.
     A rank sees its own part alone. total = yield term is an all-reduce: it takes a term (T, C) in x's dtype from every
-    rank, and gives each of them the sum. There are exactly two in a block. What is handed over stays as it is.
+    rank, and gives each of them the sum. There are exactly two in a block. What it is given stays as it is, sums too.
     """
     fused = F.linear(F.layer_norm(x, x.shape[-1:], *part["ln_1"]), *part["attn.c_attn"])
     q, k, v = fused.unflatten(-1, (3, heads, -1)).permute(1, 2, 0, 3)

@@ -75,9 +75,11 @@ def played(answer: Function, values: list[list[float]]) -> str:
         return True, None
 
     try:
-        for rank in range(size):  # another launch, which is begun and goes no further
-            RANKS.Rank(rank, lambda rank=rank: answer(rank, size, [own + 1 for own in values[rank]]))
-        ranks = [RANKS.Rank(rank, lambda rank=rank: answer(rank, size, lists[rank])) for rank in range(size)]
+        ranks = RANKS.launch(
+            answer,
+            [lambda rank=rank: answer(rank, size, lists[rank]) for rank in range(size)],
+            beside=[lambda own=own, n=n: answer(n, size, [one + 1 for one in own]) for n, own in enumerate(values)],
+        )
         moved = True
         while moved:
             moved = False

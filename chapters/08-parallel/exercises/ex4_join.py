@@ -31,7 +31,7 @@ def choose(rank: int, logits: Tensor, first: int, vocab: int, rows: dict[str, Te
     its step and the id: gumbel(seed, step, V) gives it for tensors (B,) and ids 0 to V - 1, (B, V). All in float32.
     A rank is a generator. each = yield tensor is an all-gather: it takes a tensor from every rank, all of the same
     shape and dtype, and gives each of them the list of all, in the order of ranks. Of each row a rank may give away two
-    numbers in all, in one tensor or two. What is handed over stays as it is.
+    numbers in all, in one tensor or two. What a rank is given stays as it is, also what is gathered.
     """
     ids = torch.arange(first, first + logits.shape[1])  # (width,)
     noise = gumbel(rows["seed"], rows["step"], first + logits.shape[1])[:, first:]
@@ -65,7 +65,8 @@ def played(answer: Function, logits: list[Tensor], firsts: list[int], vocab: int
     mine = [one.clone() for one in logits]
     known = [{name: tensor.clone() for name, tensor in rows.items()} for _ in logits]
     try:
-        ranks = [RANKS.Rank(n, lambda n=n: answer(n, mine[n], firsts[n], vocab, known[n])) for n in range(len(logits))]
+        makes = [lambda n=n: answer(n, mine[n], firsts[n], vocab, known[n]) for n in range(len(logits))]
+        ranks = RANKS.launch(answer, makes)
         RANKS.together(ranks, gather)
     except RANKS.LostError as error:
         return str(error)

@@ -225,7 +225,7 @@ def choose_by_columns(number: int, columns: Tensor, ids: list[int], vocab: int, 
     its step and the id: gumbel(seed, step, V) gives it for tensors (B,) and ids 0 to V - 1, (B, V). All in float32.
     A rank is a generator. each = yield tensor is an all-gather: it takes a tensor from every rank, all of the same
     shape and dtype, and gives each of them the list of all, in the order of ranks. Of each row a rank may give away two
-    numbers in all, in one tensor or two. What is handed over stays as it is.
+    numbers in all, in one tensor or two. What a rank is given stays as it is, also what is gathered.
     """
     first, end = ids
     pairs = []

@@ -2,16 +2,25 @@
 
 What a program asks for is told by its exercise. Here is what all of them need: begin them, here or in another process,
 let them go on one by one, and say in a sentence where they are no such programs, or wait for each other for ever.
+
+Programs that share a process could hand each other their data without a message. So a grader plays each launch once
+more, in a new process that one rank has to itself, among recordings of the others: it must do as before.
 """
 
 from __future__ import annotations
 
+import copy
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nanocourse.exercises.scene import Remote, Resumed
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from nanocourse.exercises.scene import Remote, Resumed, kept_of
 
 Make = Callable[[], Any]
+Past = tuple[Any, Any, bool]  # what a rank asks for, or what it returned, and whether it is over
 STEPS = 600  # collectives of one play
 
 
@@ -22,11 +31,13 @@ class LostError(Exception):
 class Rank:
     """One rank's program. asks: what it yields; over: whether it has ended, with what it `returned` or `raised`.
 
-    raising: the name of an exception that it may raise.
+    raising: the name of an exception that it may raise. past: all that it has asked for so far, and how it ended.
+    before: the past that it has to repeat.
     """
 
-    def __init__(self, number: int, make: Make, raising: str = "") -> None:
-        self.number, self._raising = number, raising
+    def __init__(self, number: int, make: Make, raising: str = "", before: Sequence[Past] | None = None) -> None:
+        self.number, self._raising, self._before = number, raising, before
+        self.past: list[Past] = []
         self.asks: Any = None
         self.returned: Any = None
         self.raised, self.over = "", False
@@ -51,6 +62,9 @@ class Rank:
             raise LostError(f"rank {self.number} is no generator")
         (told,), self.over = got[0], bool(got[1])
         self.asks, self.returned = (None, told) if self.over else (told, None)
+        self.past.append(copy.deepcopy((self.asks, self.returned, self.over)))
+        if self._before is not None and _bits(self.past) != _bits(self._before[: len(self.past)]):
+            raise LostError(f"rank {self.number} does something else in a process of its own")
 
     def _ends_by(self, error: Exception) -> None:
         if type(error).__name__ != self._raising or not self._raising:
@@ -58,18 +72,56 @@ class Rank:
         self.raised, self.over, self.asks = self._raising, True, None
 
 
+class Recorded:
+    """A rank as it was in another process: whatever it is told, it asks for what it asked for there."""
+
+    def __init__(self, number: int, past: Sequence[Past]) -> None:
+        self.number, self._left = number, iter(past)
+        self.go(None)
+
+    def go(self, answer: Any) -> None:
+        """Go on to what it asked for next."""
+        self.asks, self.returned, self.over = copy.deepcopy(next(self._left))
+
+
+def launch(answer: Callable[..., Any], makes: Sequence[Make], beside: Sequence[Make] = ()) -> list[Any]:
+    """A rank for each of `makes`. beside: makes programs that are begun first, and go no further."""
+    kept = kept_of(answer)
+    question, known = kept.get("question"), kept.setdefault("launches", {})
+    if question is None or not kept.get("apart"):
+        for number, make in enumerate(beside):
+            Rank(number, make)
+        ranks = [Rank(number, make) for number, make in enumerate(makes)]
+        if question is not None:
+            known[question] = [rank.past for rank in ranks]
+        return ranks
+    alone = random.SystemRandom().randrange(len(makes))
+    for make in beside[alone : alone + 1]:
+        Rank(alone, make)
+    pasts = enumerate(known[question])
+    return [Rank(n, makes[n], before=past) if n == alone else Recorded(n, past) for n, past in pasts]
+
+
+def _bits(value: Any) -> str:
+    return repr(tree_map_only(Tensor, lambda one: (one.dtype, one.shape, one.tolist()), value))
+
+
 def together(ranks: Sequence[Rank], exchange: Callable[[list[Any]], Sequence[Any]]) -> None:
     """Play programs all of whose yields are collectives: every rank enters each of them, or all wait for ever.
 
-    exchange: what each rank is told, of what all ranks have yielded.
+    exchange: what each rank is told, of what all ranks have yielded. It must stay as it is.
     """
+    handed: list[tuple[int, Any, str]] = []
     for _ in range(STEPS):
         over = [rank.number for rank in ranks if rank.over]
+        if changed := [number for number, answer, bits in handed if _bits(answer) != bits]:
+            raise LostError(f"rank {changed[0]} has changed what it was given by a collective")
         if len(over) == len(ranks):
             return
         if over:
             waits = next(rank.number for rank in ranks if not rank.over)
             raise LostError(f"rank {over[0]} has ended, and rank {waits} waits for it in a collective, for ever")
         for rank, answer in zip(ranks, exchange([rank.asks for rank in ranks]), strict=True):
+            handed.append((rank.number, answer, _bits(answer)))
             rank.go(answer)
     raise LostError(f"ranks still run after {STEPS} collectives")

@@ -47,12 +47,17 @@ class Bounds:
 
 def send(stream: BinaryIO, header: dict[str, Any], bodies: list[bytes]) -> None:
     """Write one frame. WireError if it is too large."""
+    stream.write(frame(header, bodies))
+    stream.flush()
+
+
+def frame(header: dict[str, Any], bodies: list[bytes]) -> bytes:
+    """One frame. WireError if it is too large."""
     text = json.dumps(header, allow_nan=False).encode()
     size = sum(map(len, bodies))
     if len(text) > MAX_HEADER or size > MAX_BODY:
         raise WireError(f"a message of {len(text) + size} bytes exceeds the limit")
-    stream.write(b"".join([HEAD.pack(MAGIC, len(text), size), text, *bodies]))
-    stream.flush()
+    return b"".join([HEAD.pack(MAGIC, len(text), size), text, *bodies])
 
 
 def receive(stream: IO[bytes], bounds: Bounds | None = None) -> tuple[dict[str, Any], bytes] | None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import nanoinfer
 from nanocourse.checks import wire
@@ -28,6 +29,7 @@ START_LIMIT_S = 180.0  # importing torch from a cold disk
 LOAD_LIMIT_S = 10.0  # running the learner's file, before any call
 KEPT = 8000  # characters of what the learner's code prints
 SLACK_S = 5.0  # beyond a call's limit, before a worker that does not read its input is ended
+PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that go into a pipe whole, if any go
 GLANCE_S = 0.1  # how often a waiting parent looks at its worker
 # The environment variables that a Python with torch needs; all others stay with the parent.
 PASSED = (
@@ -251,6 +253,11 @@ class Worker:
 
     def _send(self, header: dict[str, Any], bodies: list[bytes], clock: Clock) -> None:
         """Write a message. A write blocks if the worker does not read, which it has no other business than to do."""
+        data, pipe = wire.frame(header, bodies), self._stdin()
+        if len(data) <= PIPE_BUF and _has_space(pipe):  # no thread has to watch what cannot block
+            pipe.write(data)
+            pipe.flush()
+            return
 
         def end() -> None:
             self._deaf = True
@@ -260,7 +267,8 @@ class Worker:
         watchdog.daemon = True
         watchdog.start()
         try:
-            wire.send(self._stdin(), header, bodies)
+            pipe.write(data)
+            pipe.flush()
         finally:
             watchdog.cancel()
 
@@ -341,6 +349,15 @@ class Worker:
         with contextlib.suppress(OSError, ValueError), stream:
             while data := os.read(stream.fileno(), 65536):
                 self._printed = (self._printed + data.decode("utf-8", "replace"))[:KEPT]
+
+
+def _has_space(pipe: IO[bytes]) -> bool:
+    """Whether PIPE_BUF bytes can be written at once."""
+    if os.name != "posix":
+        return False
+    writable = select.poll()
+    writable.register(pipe, select.POLLOUT)
+    return bool(writable.poll(0))
 
 
 def _raised(header: dict[str, Any]) -> Raised:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,7 +44,9 @@ def grade(
         Option(parser=output_file, metavar="FILE", help="results.json: SUBMISSIONS is then one submission."),
     ] = None,
     submission_id: Annotated[str | None, Option(help="Of that one; hidden inputs depend on it.")] = None,
-    jobs: Annotated[int, Option(min=1, max=64, help="Submissions graded at once.")] = 1,
+    jobs: Annotated[
+        int | None, Option(min=1, max=64, help="Submissions graded at once.", show_default="one a core")
+    ] = None,
     regrade: Annotated[list[str] | None, Option(help="Grade this one again, or all.", metavar="NAME|all")] = None,
     require_isolation: Annotated[
         bool, Option("--require-isolation", help="Refuse where a layer of isolation is missing.")
@@ -75,7 +78,7 @@ def grade(
         if strength:
             _show_strength(out, asked, secret, [entry.id for entry in chosen[:DRAWS]])
         for name in others:
-            remark(f"nanoinfer: {name} is neither a folder nor a zip, and was left out")
+            remark(f"nanoinfer: {name} was left out: it is no folder or zip, or begins with a dot")
         # Records are stored as asked, else beside the table; those of one submission need not outlive the export.
         table = csv or junit
         if results is None and table is not None:
@@ -98,14 +101,11 @@ def grade(
 
         try:
             with _progress(len(chosen), plain) as show:
-                grade_class(chosen, task, asked, secret, jobs, regrade or (), look)
+                grade_class(chosen, task, asked, secret, jobs or cores(), regrade or (), look)
         except KeyboardInterrupt:
             done = sum(record.complete for record in export())
             raise Stopped(f"stopped by Ctrl-C: {done} of {len(chosen)} are done, and kept in {folder}") from None
-        for record in export():
-            missing = "; not fully isolated" * (not record.isolation.whole) + "; not finished" * (not record.complete)
-            points = f"{record.submission}: {record.points:g} of {record.of:g} in {record.seconds:.0f} s"
-            out.line(points + missing, "good" if record.complete else "bad")
+        _show_points(out, export())
 
 
 @contextmanager
@@ -128,6 +128,22 @@ def _progress(total: int, plain: bool) -> Iterator[Callable[[Seen], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda seen: bar.update(task, completed=seen.done + sum(seen.fractions.values()))
+
+
+def _show_points(out: Lines, records: list[GradeRecord]) -> None:
+    """A line a submission; then, once, what isolation lacked."""
+    for record in records:
+        points = f"{record.submission}: {record.points:g} of {record.of:g} in {record.seconds:.0f} s"
+        out.line(points + "; not finished" * (not record.complete), "good" if record.complete else "bad")
+    lacking = (one.isolation.told() for one in records if one.complete and not one.isolation.whole)
+    for told in dict.fromkeys(lacking):
+        out.line(f"not fully isolated: {told}", "bad")
+
+
+def cores() -> int:
+    """How many processors this process may use, as far as `--jobs` goes."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, 64)
 
 
 def _own_id(submission: Path) -> str:

@@ -52,7 +52,8 @@ class Spec:
     swap: puts a solution into the engine; by default it takes the reference's place, if the reference is the engine's.
     verdicts: results are yes or no, so that a mistake is recognised by its verdicts in all checks together.
     fixed: what a check asks depends on the number of its case alone and not on the seed, so that once is enough.
-    pure: a call leaves its arguments and torch's random state as they were; the stub says so.
+    pure: a call leaves its arguments and torch's random state as they were; the stub says so. It does not count for
+    verdicts, scenes and kernels.
     exact: with typed, a list is no tuple and a whole number no tensor, and a dict has no other entries.
     contiguous: the arguments whose numbers lie end to end, as the contract says; in others they need not.
     displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
@@ -79,7 +80,7 @@ class Spec:
     verdicts: bool = False
     fixed: bool = False
     contiguous: tuple[str, ...] = ()
-    pure: bool = False
+    pure: bool = True
     kernel: Kernel | None = None
     scene: Function | None = None
     displaced: Mapping[str, str] = field(default_factory=dict)
@@ -264,6 +265,11 @@ class Exercise:
         return f"ch{self.chapter:02d}.ex{self.number}"
 
     @property
+    def pure(self) -> bool:
+        """Whether a call must leave its arguments as they were."""
+        return self.spec.pure and not (self.spec.verdicts or self.spec.scene or self.spec.kernel)
+
+    @property
     def undone(self) -> str:
         """The message of the untouched stub's error."""
         return f"{self.mark} {self.name}: {self.spec.title[:1].lower()}{self.spec.title[1:]}"
@@ -297,7 +303,7 @@ class Exercise:
         if self.spec.kernel is None and self.spec.scene is None and case.turn((False, True, True, False)):
             names = inspect.signature(self.function).parameters
             strided = tuple(at for at, name in enumerate(names) if name not in self.spec.contiguous)
-        return replace(self._formed(check.make(case)), strided=strided, kept=self.spec.pure)
+        return replace(self._formed(check.make(case)), strided=strided, kept=self.pure)
 
     def expected(self, asked: Call) -> Outcome:
         """The expected outcome of a call. Functions that it passes are called."""

@@ -17,7 +17,8 @@ from nanocourse.exercises.outcomes import Returned
 from nanocourse.exercises.sources import function_source
 
 WIDTH = 100  # of an example's lines
-PURE = "a call leaves its arguments as they were, and torch's random state, too"
+PURE = "a call leaves its arguments as they were"
+RANDOM = ", and torch's random state, too"
 LICENCE = "SPDX-License-Identifier: MIT-0"
 
 
@@ -25,7 +26,7 @@ def stub(exercise: Exercise, chapter: Chapter) -> str:
     """The file that a learner starts from."""
     spec = exercise.spec
     task = spec.task if exercise.edition is None else f"{spec.task}\nHere {exercise.edition.says}."
-    holds = "\n".join(_item(text) for text in (*spec.invariants, *[PURE] * spec.pure))
+    holds = "\n".join(_item(text) for text in (*spec.invariants, *[_pure(exercise)] * exercise.pure))
     head = (
         f'"""Exercise {exercise.id}: {spec.title}.\n\n{task}\n\nWhat always holds:\n{holds}\n\nAn example:\n\n'
         f'{example(exercise)}\n\nAbout {spec.lines} lines. The text: {chapter.text}, "{spec.section}".\n'
@@ -33,6 +34,10 @@ def stub(exercise: Exercise, chapter: Chapter) -> str:
         f'{exercise.id}`.\nTo see what happens inside, `print`: the check shows the first lines.\n"""\n'
     )
     return f"# {LICENCE}\n# This file is yours.\n{head}\n{imports(exercise)}\n\n\n{declaration(exercise)}"
+
+
+def _pure(exercise: Exercise) -> str:
+    return PURE + RANDOM * bool(exercise.spec.imports)
 
 
 def imports(exercise: Exercise) -> str:

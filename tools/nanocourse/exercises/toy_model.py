@@ -7,6 +7,7 @@ or a wrong position shows. A hundred calls take a few milliseconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -67,16 +68,17 @@ class NearTies(Toy):
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """As a toy's; ValueError for the same."""
         logits = super().logits(token_ids) * self.scale
-        tied = self.tied(token_ids)
-        logits[~tied] *= self.others
-        logits[tied, 0] = logits.abs().amax(-1)[tied] + 0.05 + 0.2 * (self.shift != 0)
-        logits += self.shift
-        if self.third:
-            logits[tied, 2] = self.third
-        unit = 1e-4 * logits.abs().amax(-1).clamp(min=1)
-        logits[tied, 1] = (logits[:, 0] - self.apart * unit)[tied]
+        at = [place for place, total in enumerate(accumulate(token_ids)) if total % 3 == 0]
+        rows = logits[at]  # (ties, vocab_size)
+        if self.others != 1:
+            logits *= self.others
+        if self.shift:
+            logits += self.shift
+        if at:
+            rows[:, 0] = rows.abs().amax(-1) + 0.05 + 0.2 * (self.shift != 0)
+            rows += self.shift
+            if self.third:
+                rows[:, 2] = self.third
+            rows[:, 1] = rows[:, 0] - self.apart * (1e-4 * rows.abs().amax(-1).clamp(min=1))
+            logits[at] = rows
         return logits
-
-    def tied(self, token_ids: Sequence[int]) -> Tensor:
-        """After which of these tokens the two all but tie: (T) bool."""
-        return torch.tensor(list(token_ids)).cumsum(0) % 3 == 0

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord, write
 
+NOTHING = "there is no file of any exercise"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
 
 
@@ -67,30 +68,41 @@ def csv(records: Sequence[GradeRecord]) -> str:
     ids = list(dict.fromkeys(one.id for record in records for one in record.exercises))
     out = io.StringIO()
     table = csv_module.writer(out, lineterminator="\n")
-    table.writerow(
-        ["submission", "points", "of", *ids, "complete", "isolated", "mistakes", "problems", "notes", "seconds"]
-    )
+    after = ["complete", "isolated", "checks", "mistakes", "problems", "notes", "seconds"]
+    table.writerow(["submission", "points", "of", *ids, *after])
     for record in records:
         by_id = {one.id: one for one in record.exercises}
         mistakes = "; ".join(f"{one.id} {one.mistake}" for one in record.exercises if one.mistake)
+        lost = "; ".join(f"{one.id} {text}" for one in record.exercises if (text := _lost(one)))
         told = [f"{one.id} {text}" for one in record.exercises for text in (one.problem, one.note) if text]
+        told = [NOTHING] if record.empty else told
         cells: list[Any] = [record.submission, f"{record.points:g}", f"{record.of:g}"]
         cells += [f"{by_id[id].points:g}" if id in by_id else "" for id in ids]
-        cells += ["yes" if record.complete else "no", "yes" if record.isolation.whole else "no", mistakes]
+        cells += ["yes" if record.complete else "no", "yes" if record.isolation.whole else "no", lost, mistakes]
         cells += ["; ".join(told), "; ".join(record.notes), f"{record.seconds:g}"]
         table.writerow([_cell(cell) for cell in cells])
     return out.getvalue()
 
 
 def receipt(record: GradeRecord) -> list[str]:
-    """What was run, under which conditions, in lines for students and teachers."""
+    """What was run, in lines for students and teachers."""
     lines = [f"{record.title}: {record.points:g} of {record.of:g} points"]
     for one in record.exercises:
-        lines.append(f"{one.id} {one.title}: {one.points:g} of {one.of:g}" + "".join(f"; {t}" for t in _remarks(one)))
+        remarks = [] if record.empty else _remarks(one)
+        lines.append(f"{one.id} {one.title}: {one.points:g} of {one.of:g}" + "".join(f"; {t}" for t in remarks))
+    lines += [NOTHING] if record.empty else []
     files = ", ".join(f"{one.file} {one.sha256[:12]}" for one in record.exercises if one.file) or "no file"
-    lines.append(f"Receipt: {files}; {record.seeds} sets of hidden inputs; {record.isolation.told()}")
+    lines.append(f"Receipt: {files}; {record.seeds} sets of hidden inputs")
     lines += [f"Note: {note}" for note in record.notes]
     return lines if record.complete else [*lines, "This is not the whole: grading was not finished."]
+
+
+def _lost(one: ExerciseGrade) -> str:
+    """Which checks did not pass, and how they ended; "not begun" for an untouched stub."""
+    if {check.status for check in one.checks} == {"not begun"}:
+        return "not begun"
+    lost = (check for check in one.checks if check.status not in ("passed", "not run"))
+    return ", ".join(f"{check.name} {check.status}" for check in lost)
 
 
 def _remarks(one: ExerciseGrade) -> list[str]:

@@ -27,6 +27,7 @@ from nanoinfer import __version__
 
 GRACE_S = 90.0  # beyond a submission's own limit, until its grader is ended: starting, looking up a mistake
 POLL_S = 0.2
+KILLED = (-9, -15, 143)  # exit codes: by SIGKILL, and by SIGTERM before and after it is handled
 ALL = "all"
 
 
@@ -73,26 +74,41 @@ class Seen:
 
 
 def entries(folder: Path) -> tuple[list[Entry], list[str]]:
-    """The submissions in a folder, each a folder or zip; and names of what else is there. ValueError if none."""
+    """The submissions in a folder, each a folder or zip; and names of what else is there.
+
+    ValueError if there is none, or if two have one name where case, or how accents are encoded, does not count.
+    """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder of submissions")
     found: list[Entry] = []
     others: list[str] = []
     for path in sorted(folder.iterdir()):
         name = unicodedata.normalize("NFC", path.name)
-        if name.startswith(".") or name.casefold() in SKIPPED:
+        handed_in = path.is_dir() or path.suffix.casefold() == ".zip"
+        if name.casefold() in SKIPPED or (name.startswith(".") and not handed_in):
             continue
-        if path.is_symlink() or not (path.is_dir() or path.suffix.casefold() == ".zip"):
+        if path.is_symlink() or name.startswith(".") or not handed_in:
             others.append(printable(name))
         else:
             found.append(Entry(name if path.is_dir() else name[: -len(path.suffix)], path))
-    ids = [entry.id for entry in found]
-    found = [
-        replace(one, id=f"{one.id}.zip") if ids.count(one.id) > 1 and not one.path.is_dir() else one for one in found
-    ]
     if not found:
         raise ValueError(f"{folder} holds no submission: each is a folder or a zip")
+    folders = {_folded(one.id) for one in found if one.path.is_dir()}
+    found = [
+        replace(one, id=f"{one.id}.zip") if _folded(one.id) in folders and not one.path.is_dir() else one
+        for one in found
+    ]
+    by_id: dict[str, Path] = {}
+    for one in found:
+        other = by_id.setdefault(_folded(one.id), one.path)
+        if other != one.path:
+            raise ValueError(f"{other.name!a} and {one.path.name!a} would share a record: rename one of them")
     return found, others
+
+
+def _folded(id: str) -> str:
+    """A submission's id as tables show it, without case, in one encoding of its accents."""
+    return unicodedata.normalize("NFC", printable(id).casefold())
 
 
 def grade_class(
@@ -170,11 +186,13 @@ class _Grader:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
             pipe.write(json.dumps(job).encode() + b"\n")
-        self._deadline = time.monotonic() + task.patience * assignment.limits.submission_s + GRACE_S
+        self._limit_s = task.patience * assignment.limits.submission_s + GRACE_S
+        self._deadline, self._late = time.monotonic() + self._limit_s, False
 
     def ended(self) -> bool:
         """Whether it has ended. One that exceeds its time is ended here."""
         if self._process.poll() is None and time.monotonic() > self._deadline:
+            self._late = True
             self.end()
         return self._process.poll() is not None
 
@@ -193,10 +211,17 @@ class _Grader:
             raise GraderRefused(said[-1] if said else "a grader refused to grade")
         now = _read(self.record)
         if now is None or not now.complete:
-            why = said[-1] if said else f"exit code {self._process.returncode}"
-            note = printable(f"grading ended before it was done ({why}): grade it again")
+            note = printable(f"grading ended before it was done: {self._why(said)}")
             now = now or _nothing(self.entry, self._assignment)
             replace(now, notes=(*now.notes, note)).save(self.record)
+
+    def _why(self, said: list[str]) -> str:
+        """Why it ended early, and whether it may help to grade again."""
+        if self._late:
+            return f"it took longer than {self._limit_s:.0f} s"
+        if self._process.returncode in KILLED:
+            return "somebody ended it, or this machine is short of memory; the next run grades it again"
+        return said[-1] if said else f"exit code {self._process.returncode}"
 
     def end(self) -> None:
         """Terminate it first: it has workers and folders to clear away. Then kill it."""

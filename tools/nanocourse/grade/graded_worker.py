@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import stat
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,22 +89,24 @@ class GradedWorker(Worker):
     def _lend(
         self, functions: Sequence[Callable[..., Any]], asked: dict[str, Any], body: bytes
     ) -> tuple[dict[str, Any], list[bytes]]:
-        self._bound(body)
-        return super()._lend(functions, asked, body)
+        with self._bounded(body):
+            return super()._lend(functions, asked, body)
 
     def _lend_to(self, play: Play) -> Lend:
         lend = super()._lend_to(play)
 
         def bounded(asked: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[bytes]]:
-            self._bound(body)
-            return lend(asked, body)
+            with self._bounded(body):
+                return lend(asked, body)
 
         return bounded
 
-    def _bound(self, body: bytes) -> None:
+    def _bounded(self, body: bytes) -> contextlib.AbstractContextManager[None]:
+        """Within it one call of a lent function is answered, in the time that is left for all of them."""
         self._asks += 1
         if self._asks > self._most or len(body) > LENT_BYTES or time.thread_time() > self._lent_until:
             raise wire.WireError("it asked a lent function too often, or with too much")
+        return interrupted(self._lent_until - time.thread_time())
 
     def _says(self, error: BaseException) -> str:
         """Nothing: a text could tell which of several engines is asked."""
@@ -127,6 +131,25 @@ class GradedWorker(Worker):
         with contextlib.suppress(OSError, ValueError), stream:
             while os.read(stream.fileno(), 65536):
                 pass
+
+
+@contextlib.contextmanager
+def interrupted(after_s: float) -> Iterator[None]:
+    """Raise TimeoutError after so many seconds of our own processor time, in a main thread where signals tell them."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise TimeoutError("a lent function has worked for too long")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, max(after_s, 0.01))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 LENT_BYTES = 64 << 10  # of arguments; enough for every exercise, and too little to make the parent work long

@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 
 REFUSED = 2
+MEMORY = 2 << 30  # bytes that grading one submission may take, of what a lent function is made to compute for instance
 
 
 def main() -> int:
@@ -25,8 +26,11 @@ def main() -> int:
 
     from nanocourse.grade.assignment import Assignment, load_secret
     from nanocourse.grade.grade_submission import NotIsolated, exercises_of, grade_submission
+    from nanocourse.grade.isolation import system
 
     torch.set_num_threads(1)
+    if system.LINUX:
+        system.bound_memory(MEMORY)
     paths = {name: Path(job[name]) for name in ("assignment", "secret", "record", "submission")}
     try:
         assignment, secret = Assignment.load(paths["assignment"]), load_secret(paths["secret"])

@@ -49,7 +49,8 @@ def questions(exercise: Exercise, secret: str, submission_id: str, seeds: int) -
     order = random.Random(inputs_seed(secret, submission_id, f"{exercise.id}/order", 0))
     order.shuffle(every)
     order.shuffle(again)
-    return [*every, *(one for one in again if not one.call(exercise).compiles)]
+    kernel = exercise.spec.kernel is not None
+    return [*every, *(one for one in again if not (kernel and one.call(exercise).compiles))]
 
 
 def judged(exercise: Exercise, question: Question, got: Outcome) -> Status:

@@ -64,7 +64,7 @@ class Isolation:
         return bool(self.present) and not self.missing
 
     def told(self) -> str:
-        """One sentence for the receipt."""
+        """One sentence."""
         if not self.present:
             return "not isolated, time limits only: " + "; ".join(f"{name}: {why}" for name, why in self.missing)
         lacks = "; ".join(f"{name} ({why})" for name, why in self.missing)
@@ -95,6 +95,11 @@ class GradeRecord:
     @property
     def of(self) -> float:
         return round(math.fsum(one.of for one in self.exercises), 4)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was handed in."""
+        return self.complete and not any(one.file for one in self.exercises)
 
     def to_json(self) -> dict[str, Any]:
         """The whole record, with its sums."""

@@ -85,6 +85,14 @@ def limit(memory: int, file_size: int, cpu_s: int, tasks: int) -> None:
         resource.setrlimit(kind, (most, most))
 
 
+def bound_memory(more: int) -> None:
+    """Let this process take so many bytes more. Processes that it starts may lift the limit again."""
+    import resource
+
+    held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (held + more, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
 def tasks_of(user: int) -> int:
     """The number of threads that a user has now: RLIMIT_NPROC counts them all, wherever they were started."""
     count = 0
