@@ -16,7 +16,7 @@ from nanoinfer.records import Bounds
 from nanoinfer.requests import BOUNDS, OPTIONAL, SamplingParams
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.errors import ApiError
-from nanoinfer.serve.fields import DEFAULTS, read
+from nanoinfer.serve.fields import FIELDS, read
 
 TYPES = {"int32": torch.int32, "int64": torch.int64, "float32": torch.float32}
 NUMBERS = [True, "1", None, math.nan, math.inf, -math.inf, 0, -0.0, 1.5, 10**400, -(10**400)]
@@ -69,7 +69,7 @@ def test_a_value_is_refused_by_name_or_reaches_the_batch(name: str, value: Any) 
     assert state.top_k[0] == params.top_k
 
 
-@pytest.mark.parametrize("name, value", [case for case in CASES if case[0] in DEFAULTS and case[0] != "max_tokens"])
+@pytest.mark.parametrize("name, value", [case for case in CASES if case[0] in FIELDS and case[0] != "max_tokens"])
 def test_the_server_agrees_with_the_library(name: str, value: Any) -> None:
     try:
         SamplingParams(**given(name, value))
