@@ -82,7 +82,8 @@ def test_an_older_landlock_is_asked_for_what_it_knows(
 
 def test_one_call_of_a_lent_function_has_an_end() -> None:
     with pytest.raises(TimeoutError, match="too long"), interrupted(0.05):
-        sum(iter(int, 1))  # for ever
+        while True:
+            pass
 
 
 def test_the_grader_itself_has_a_limit_of_memory() -> None:
