@@ -60,6 +60,15 @@ RECIPES = {
 ENGINES = tuple(RECIPES)
 
 
+def fastest(on_gpu: bool, has_triton: bool, ranks: int = 1) -> str:
+    """Return the fastest engine of such a machine. Without Triton a GPU has no paged one."""
+    if not on_gpu:
+        return "dense"
+    if not has_triton:
+        return "dense-graph"
+    return "fused" if ranks == 1 else "paged-graph"
+
+
 @dataclass(frozen=True)
 class Facts:
     """What was made of a model and an `EngineConfig`: what one must know to ask it, wherever it runs.
@@ -83,8 +92,8 @@ class Facts:
 class EngineConfig:
     """How an engine is made. The command line's help is made of these lines: `None:` says what None means.
 
-    engine: which chapter's engine; `nanoinfer doctor` lists them. auto is paged-graph on a CUDA GPU with Triton, and
-    dense elsewhere.
+    engine: which chapter's engine; `nanoinfer doctor` lists them. auto is the fastest here: fused on a CUDA GPU with
+    Triton (paged-graph with tensor_parallel), dense-graph on one without, dense on a CPU.
     device: where it runs: cpu, cuda or cuda:N. None: a GPU where there is one.
     dtype: one of float32, bfloat16 and float16. None: float32 on a CPU, 16 bits on a GPU.
     max_batch: rows that run at once; further prompts wait for a row. None: 64, or as many dense rows as half of the

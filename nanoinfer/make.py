@@ -178,6 +178,8 @@ def make_cache(
         # Of a step: the widest sublayer's tensors a token, and logits a row, twice in float32 where they are filtered.
         logits = max_batch if config.speculate is None else min(max_batch * (1 + config.draft_tokens), budget)
         step = budget * 16 * shape.inner + logits * 12 * shape.padded_vocab
+        if config.recipe.forward != "ops":  # which copies the blocks' matrices
+            step += shape.n_layer * shape.n_embd * (4 * shape.n_embd + 2 * shape.inner) * model.dtype.itemsize
         usable = min(usable, int((free - step) * POOL_SHARE) // one)
     blocks = config.kv_blocks or least(max(1, usable))
     check_room(model, f"a pool of {blocks} blocks", "lower kv_blocks", (blocks + 1) * one)
