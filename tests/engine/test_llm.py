@@ -75,6 +75,8 @@ def test_defaults_on_a_gpu() -> None:
         assert llm.model.device.type == "cuda"
         assert llm.model.dtype in (torch.bfloat16, torch.float16)
         assert llm.engine == fastest(True, has_triton())
+    with pytest.raises(ValueError, match="CUDA device"):
+        LLM("random:tiny", device="cuda:99")
 
 
 def test_auto_is_the_fastest_of_the_machine() -> None:
@@ -82,8 +84,6 @@ def test_auto_is_the_fastest_of_the_machine() -> None:
     on_gpu = [fastest(True, triton, ranks) for triton in (True, False) for ranks in (1, 2)]
     assert on_gpu == ["fused", "paged-graph", "dense-graph", "dense-graph"]
     assert fastest(False, True) == "dense"
-    with pytest.raises(ValueError, match="CUDA device"):
-        LLM("random:tiny", device="cuda:99")
 
 
 def test_a_model_of_one_s_own_has_its_own_device(small_model: GPT2) -> None:
