@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
+from nanoinfer import LLM, SamplingParams
 from nanoinfer.chapters import ENGINES
-from nanoinfer.first import LLM
-from nanoinfer.records import SamplingParams
 
 PROMPTS = ["Once upon a time", "The dog", "A", "There was a king who had three sons, and the youngest of them"]
 PARAMS = [

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
 from nanoinfer.records import MAX_SEED, check_int
+from nanoinfer.speculate.drafts import LOOKUP, NGRAM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_BATCH = 64  # rows, where nobody says how many
-LOOKUP = "lookup"  # drafts from the row's own text
-NGRAM = "ngram"  # and from a table of what old children's books say
 MOST_DRAFTS = 64  # of a row in one step
 INT32 = 2**31 - 1  # the largest position, block and count of tokens on a device
 # The least and the most that a field may be: no machine has more, or no machine type holds more.

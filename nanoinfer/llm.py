@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
 
-LAG = 2  # steps that the host is behind a device that replays graphs
 DEFAULT_MODEL = "small"
 
 

@@ -30,7 +30,7 @@ from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
 
 if TYPE_CHECKING:
-    from nanoinfer.config import EngineConfig, Recipe
+    from nanoinfer.config import EngineConfig
     from nanoinfer.engine.loop import EngineLoop
     from nanoinfer.llm import LLM
     from nanoinfer.parallel.group import Group
@@ -53,9 +53,9 @@ class Rank:
         """What loads its part of a model."""
         return PartOf(self.shard, self.group)
 
-    def engine(self, recipe: Recipe) -> Any:
-        """What makes its engine."""
-        kinds = (NaiveRank, LeadingNaive) if recipe.cache == "naive" else (RankEngine, LeadingEngine)
+    def engine(self, naive: bool) -> Any:
+        """What makes its engine. naive: one that keeps no keys and values."""
+        kinds = (NaiveRank, LeadingNaive) if naive else (RankEngine, LeadingEngine)
         if self.ranks:
             return partial(kinds[1], agree=self.agree, ranks=self.ranks)
         return partial(kinds[0], agree=self.agree)
