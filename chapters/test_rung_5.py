@@ -15,8 +15,8 @@ PARAMS = SamplingParams(max_tokens=20, temperature=0.8, seed=1)
 def test_small_steps_give_the_same_tokens(engine: str) -> None:
     """A budget that cuts prompts into chunks, and, over pages, sequences that give their room back."""
     whole = LLM(engine=engine).generate(PROMPTS, PARAMS)
-    pages = {} if "dense" in engine else {"kv_blocks": 5, "preemption": True, "prefix_caching": True}
-    llm = LLM(engine=engine, max_batch=3, max_len=64, max_batched_tokens=7, prefill_chunk=4, **pages)
+    pages = {} if "dense" in engine else {"kv_blocks": 4, "preemption": True, "prefix_caching": True}
+    llm = LLM(engine=engine, max_batch=4, max_len=64, max_batched_tokens=7, prefill_chunk=4, **pages)
     assert [one.token_ids for one in llm.generate(PROMPTS, PARAMS)] == [one.token_ids for one in whole]
     assert llm.engine.stats.prefill_steps > len(PROMPTS)
     assert bool(llm.engine.stats.preemptions) == bool(pages)
@@ -30,7 +30,8 @@ def test_samples_penalties_and_logprobs(engine: str) -> None:
     done = llm.generate(PROMPTS[:2], params)
     assert [(one.index, one.sample) for one in done] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for one in done:
-        assert one.logprobs and one.prompt_logprobs
+        assert one.logprobs
+        assert one.prompt_logprobs
         assert [each.token_id for each in one.logprobs] == list(one.token_ids)
         assert [each.token_id for each in one.prompt_logprobs[1:] if each] == list(one.prompt_token_ids[1:])
     again = SamplingParams(max_tokens=6, seed=done[1].seed, presence_penalty=1.5)

@@ -14,6 +14,7 @@ from typing import Any
 from nanoinfer.chapters import ENGINES
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.engine.engine import Engine, Sequence
+from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.records import Completion, SamplingParams
 from nanoinfer.text.prompts import RequestMaker
@@ -38,7 +39,7 @@ class LLM:
         if engine not in ENGINES:
             raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
         where = choose_device(device)
-        self.model = load_model(model, where, choose_dtype(dtype, where), seed=seed, revision=revision)
+        self.model = self.load(model, where, choose_dtype(dtype, where), seed=seed, revision=revision)
         shape = self.model.config
         self.max_len = max_len or shape.n_positions
         if not 1 < self.max_len <= shape.n_positions:
@@ -46,6 +47,10 @@ class LLM:
         self.engine: Engine = self.make(engine, max_batch)
         self.tokenizer = gpt2_tokenizer()
         self.maker = self.Maker(self.tokenizer, self.max_len, shape.vocab_size, Random(seed), shape.end_of_text)
+
+    def load(self, model: str | Path, *where: Any, **settings: Any) -> GPT2:
+        """The model, as `load_model` loads it."""
+        return load_model(model, *where, **settings)
 
     def make(self, engine: str, max_batch: int) -> Any:
         """The engine of that name."""

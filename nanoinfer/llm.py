@@ -158,7 +158,7 @@ class LLM:
         """Be the first of several ranks, and start the others."""
         from nanoinfer.parallel.rank import lead
 
-        rank = lead(LLM, self.config, model, revision, device)
+        rank = lead(LLM, vars(self.config), model, revision, device)
         weakref.finalize(self, rank.close)  # at exit, too
         return rank
 

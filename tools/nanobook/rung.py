@@ -26,8 +26,8 @@ nanoinfer rung 3 --to my-rung"""
 
 WHOLE = ("__init__",)  # modules of every rung, besides those of its chapters
 DATA = {"data/gpt2.tiktoken": 1, "data/small": 1, "data/ngrams.safetensors": 7}  # from which chapter on
-HOME = {"LLM": "first", "Completion": "records", "SamplingParams": "records"}
-HOME_OF_QUEUE = {"LLM": "second", "Completion": "requests", "SamplingParams": "requests"}
+DOORS = {1: "first", 5: "second", 8: "third"}  # the front door, from which chapter on
+RECORDS = {1: "records", 5: "requests"}
 # From chapter 5 on, the newest chapter makes all engines; before, each its own.
 MAKERS = {
     5: "nanoinfer.engines.queue:QueueMaker",
@@ -125,15 +125,22 @@ def write(folder: Path, number: int) -> None:
 
 def chapters_py(number: int) -> str:
     """The one file that is written anew: which names the package has, and which engines."""
-    paths, home = [path for _, path in files(syllabus(), number)], HOME
+    paths = [path for _, path in files(syllabus(), number)]
+    door, records = newest(DOORS, number), newest(RECORDS, number)
+    home = {"LLM": door, "Completion": records, "SamplingParams": records}
     there = {name: maker for name, maker in ENGINES.items() if file_of(maker.split(":")[0].partition(".")[2]) in paths}
     if number in MAKERS:
-        there, home = dict.fromkeys([*there, *["fused"] * (number > 5)], MAKERS[number]), HOME_OF_QUEUE
+        there = dict.fromkeys([*there, *["fused"] * (number > 5)], MAKERS[number])
     tables = {"HOME": home, "ENGINES": there}
     entries = ["\n".join(f'    "{key}": "{value}",' for key, value in table.items()) for table in tables.values()]
     bodies = [f"{name} = {{\n{body}\n}}\n" for name, body in zip(tables, entries, strict=True)]
     typed = "".join(f"    from nanoinfer.{module} import {name} as {name}\n" for name, module in home.items())
     return CHAPTERS.format(typed=typed) + "".join(bodies)
+
+
+def newest(since: dict[int, str], number: int) -> str:
+    """What a chapter has of a table by the chapters that add something."""
+    return since[max(chapter for chapter in since if chapter <= number)]
 
 
 def add(app: typer.Typer) -> None:
