@@ -12,7 +12,7 @@ from nanoinfer.parallel.rank import Rank
 
 
 class RankMaker(DraftMaker):
-    """A `DraftMaker` of a rank's engine. Ranks keep their state on the device, and take chapter 4's steps for `fused`.
+    """A `DraftMaker` of a rank's engine. Ranks keep their state on the device in every engine.
 
     rank: None where there is one device alone.
     """
@@ -21,8 +21,7 @@ class RankMaker(DraftMaker):
         super().__init__(*args, **settings)
         self.rank = rank
         if rank:
-            self.device_state, self.by_kernels = True, False
-            self.on_device = rank.engine(self.kind == "naive")
+            self.device_state, self.on_device = True, rank.engine(self.kind == "naive")
 
     def recording(self) -> dict[str, Any]:
         return super().recording() if self.graphs else {"recorder": None, "max_rows": 0, "lag": 0, "counts": Stats}
