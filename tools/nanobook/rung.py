@@ -65,13 +65,10 @@ SETTINGS = {
     1: "", 5: "max_batched_tokens=64, prefill_chunk=16", 6: "engine='fused'", 7: "speculate='lookup'",
     8: "engine='dense', tensor_parallel=2",
 }  # fmt: skip
-MORE = {
-    1: "",
-    5: """ From chapter 5 on,
+QUEUE = """ From chapter 5 on,
 `submit`, `cancel` and `observer` are for callers that come and go, `EngineLoop` runs an engine in a thread of its own,
-and `LLM` takes the settings of the newest class in `engines/`. What makes replicas and starts batches is in the whole
-package alone.""",
-}
+and `LLM` takes the settings of the newest class in `engines/`."""
+MORE = {1: "", 5: QUEUE, 8: f"{QUEUE} Only the whole package makes replicas and starts batches."}
 
 
 def rung(
