@@ -28,6 +28,7 @@ NEWEST = "naive", "dense", "paged", "paged-graph", "paged-graph", "fused", "fuse
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("number, engine", enumerate(NEWEST, 1))
 def test_a_rung_runs_alone(number: int, engine: str, tmp_path: Path) -> None:
     """Its tests pass, its newest engine's tokens are the whole package's, and no other nanoinfer is in reach."""
