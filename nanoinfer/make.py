@@ -94,7 +94,7 @@ class FittingMaker(RankMaker):
         drafts = self.draft_tokens if self.speculate is not None else 0
         logits = min(self.max_batch * (1 + drafts), self.budget) if drafts else self.max_batch
         step = self.budget * 16 * shape.inner + logits * 12 * shape.padded_vocab
-        if self.by_kernels:  # which copies the blocks' matrices
+        if self.by_kernels and self.kernels:  # which copies the blocks' matrices
             step += shape.n_layer * shape.n_embd * (4 * shape.n_embd + 2 * shape.inner) * self.model.dtype.itemsize
         return min(usable, int((free - step) * POOL_SHARE) // block)
 
