@@ -48,13 +48,15 @@ class FittingMaker(RankMaker):
         return self.rank.least(number) if self.rank else number
 
     def recording(self) -> dict[str, Any]:
-        if self.graphs and self.max_rows is None:
+        if os.environ.get("NANOINFER_GRAPHS") == "0":
+            self.max_rows = 0
+        elif self.graphs and self.max_rows is None:
             self.max_rows = self.least(affordable_rows(self.model))
         settings = super().recording()
         if why_not := settings.get("why_not"):
             what = f"engine {self.name} runs as engine {self.kind} does: {why_not}"
             warnings.warn(what, RuntimeWarning, stacklevel=6)
-        return settings | {"recorder": None, "lag": 0} if os.environ.get("NANOINFER_GRAPHS") == "0" else settings
+        return settings
 
     def forwards(self) -> Callable[..., Any]:
         if not self.persistent:
