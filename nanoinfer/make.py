@@ -20,7 +20,6 @@ from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.graphs import CudaRecorder
 from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.queue import QueueEngine
-from nanoinfer.engine.quick import QuickChoice
 from nanoinfer.engine.samplers import SAMPLERS, Samplers
 from nanoinfer.engine.scores import DeviceScores, PlainScores
 from nanoinfer.engine.stats import Stats
@@ -34,14 +33,6 @@ from nanoinfer.speculate.pays import Pays
 DENSE_SHARE = 0.5  # of free memory that dense rows may take where nobody says how many
 POOL_SHARE = 0.9  # of the memory that a step leaves free
 LAG = 2  # steps that the host is behind a device that replays graphs
-
-
-class EagerQueue(PlainScores, QuickChoice):
-    """Chapter 5 over the engine of chapters 1 to 3."""
-
-
-class EagerDrafts(PlainDrafts, QuickChoice):
-    """Chapter 7 over the same."""
 
 
 class GraphQueue(DeviceScores, ChoosingEngine):
@@ -76,8 +67,8 @@ def make_engine(
     if config.recipe.cache == "naive":  # with each piece of a prompt, all before it would be read again
         settings |= {"budget": max_batch * max_len, "chunk": None}
     if not graphs and not rank:
-        return (EagerQueue if config.speculate is None else EagerDrafts)(model, cache, max_batch, **settings)
-    samplers = SAMPLERS if on_gpu or graphs else SAMPLERS._replace(filtered=cpu_sampling.sample_filtered)
+        return (PlainScores if config.speculate is None else PlainDrafts)(model, cache, max_batch, **settings)
+    samplers = SAMPLERS if on_gpu or graphs else cpu_sampling.SAMPLERS
     if graphs:
         settings |= recording(config, model, max_batch, least)
         if uses_kernels(config, model):

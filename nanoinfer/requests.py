@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import sub
 from typing import Any, ClassVar, NamedTuple
 
 from nanoinfer import records
@@ -96,6 +97,11 @@ class Metrics:
 
     ttft_s: float
     itl_s: tuple[float, ...]
+
+    @classmethod
+    def of(cls, row: Any) -> Metrics:
+        """Of a row that has ended: when it was asked for, and when each of its tokens came."""
+        return cls(ttft_s=row.times[0] - row.asked, itl_s=tuple(map(sub, row.times[1:], row.times)))
 
     @property
     def total_s(self) -> float:

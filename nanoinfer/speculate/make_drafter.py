@@ -7,7 +7,7 @@ from pathlib import Path
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.config import LOOKUP, NGRAM, EngineConfig
 from nanoinfer.engine import cpu_sampling
-from nanoinfer.engine.samplers import SAMPLERS, Samplers
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.speculate.draft_model import DraftModel
@@ -36,5 +36,5 @@ def make_drafter(config: EngineConfig, model: GPT2, max_batch: int, max_len: int
         raise ValueError(f"a draft model must be on the model's device, {model.device}, not {draft.device}")
     max_len = min(max_len, draft.config.n_positions)
     cache = CapturedDense(draft.config, max_batch, max_len, draft.device, draft.dtype)
-    samplers = SAMPLERS if model.device.type == "cuda" else Samplers(filtered=cpu_sampling.sample_filtered)
+    samplers = SAMPLERS if model.device.type == "cuda" else cpu_sampling.SAMPLERS
     return DraftModel(draft, cache, max_batch, samplers, max_batched_tokens)

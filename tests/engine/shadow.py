@@ -100,7 +100,12 @@ class Shadow:
         must(done == (more <= self.available or not more), "room is what no row owns, claims or has reserved")
         text.reserved += more * done
 
-    def grow(self, slot: int, length: int, _: None) -> None:
+    def extend(self, slot: int, start: int, length: int, _: None) -> None:
+        """A chunk of the slot's own text has blocks, and they can be found."""
+        self.grow(slot, length, _)
+        self.note(self.rows[slot], self.rows[slot].tokens[:length])
+
+    def grow(self, slot: int, length: int, _: Any) -> None:
         """The slot has new blocks: of those that are free, or else of the idle ones the least recently used."""
         text, owned = self.rows[slot], self.blocks.owned[slot]
         must(len(owned) * self.size >= length, "a row has room for its text")
@@ -114,9 +119,6 @@ class Shadow:
             self.free.discard(block)
         text.reserved -= len(owned) - len(text.blocks)
         text.blocks = list(owned)
-        self.note(text, text.tokens[:length])
-
-    extend = grow
 
     def note(self, text: Text, tokens: Tokens) -> None:
         """The full blocks of these tokens can be found."""
@@ -124,8 +126,8 @@ class Shadow:
             self.found.setdefault(tokens[: (column + 1) * self.size], text.blocks[column])
             text.published = column + 1
 
-    def publish(self, slot: int, text: Sequence[int], _: None) -> None:
-        self.note(self.rows[slot], tuple(text))
+    def publish(self, slot: int, text: Sequence[int], count: int, _: None) -> None:
+        self.note(self.rows[slot], tuple(text[:count]))
 
     def release(self, slot: int, _: None) -> None:
         """The slot's references are gone, the last block's first."""

@@ -23,8 +23,8 @@ def hits(blocks: SharedBlocks, slot: int, text: Sequence[int]) -> int:
 def compute(blocks: SharedBlocks, slot: int, text: Sequence[int]) -> None:
     """Admit a sequence, feed it all of its text, and let it go."""
     hits(blocks, slot, text)
-    blocks.grow(slot, len(text))
-    blocks.publish(slot, text)
+    blocks.extend(slot, 0, len(text))
+    blocks.publish(slot, text, len(text))
     blocks.release(slot)
 
 
