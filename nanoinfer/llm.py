@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig, Facts
 from nanoinfer.engine.loop import CLOSED, EngineLoop, Mailbox
-from nanoinfer.requests import SAMPLES_LIMIT, Completion, Piece, Request, SamplingParams, uncollected
+from nanoinfer.requests import SAMPLES_LIMIT, Completion, Piece, Request, SamplingParams
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +134,6 @@ class LLM:
             self.loop = EngineLoop(self.core)
         else:
             threads = Threads(rank.threads(config.threads) if rank else config.threads)
-            threads.try_products(self.model.layers[0].c_fc[0].detach())
             self.loop = EngineLoop(self.core, threads.step)
         if rank:
             rank.begin(self.loop)
@@ -206,8 +205,7 @@ class LLM:
         self._check_open()
         posted: SimpleQueue[list[Row]] = SimpleQueue()
         mailbox = Mailbox(posted.put)
-        with uncollected():
-            left = set(self.loop.submit(make(), mailbox, asked, every_token))
+        left = set(self.loop.submit(make(), mailbox, asked, every_token))
         try:
             while left:
                 for row in _next(posted):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import sub
 from typing import Any, ClassVar, NamedTuple
@@ -63,20 +61,6 @@ class SamplingParams(records.SamplingParams):
     def penalises(self) -> bool:
         """Whether what the row has generated changes its logits."""
         return self.presence_penalty != 0 or self.frequency_penalty != 0
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without Python's garbage collector, which would look at all that is alive, over and over, for nothing: records of
-    thousands of requests are no garbage. After Mercurial's `util.nogc`.
-    """
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """How many threads a step gets on a CPU: tried, not guessed.
 
 An operation of a small model takes microseconds, and its threads wait for the slowest of them. Where other programs
-keep the cores busy, two threads can be ten times as slow as one. So products with one matrix are tried when a model is
-loaded, and later the steps themselves: now and then, and where they have become slow, a few run with each number.
+keep the cores busy, two threads can be ten times as slow as one. So the steps themselves are tried: the first ones, and
+later now and then, and where they have become slow, a few run with each number.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
-PRODUCTS = 20  # tried at load, with each number of threads: some milliseconds
 TRIES = 2  # steps of a trial, with each number of threads
 SOONEST, LATEST = 32, 512  # steps from one trial to the next: sooner where steps are slow, later while none changes it
 SLOW = 1.5  # a step is slow that takes so many times as long as the fastest since the last trial
@@ -31,18 +29,6 @@ class Threads:
         self._trial: list[tuple[float, int]] | None = None  # seconds and threads of each step, while one goes on
         self._rows = 0
         self._fastest, self._since, self._patience = float("inf"), SOONEST, SOONEST  # the first steps are a trial
-
-    def try_products(self, weight: Tensor) -> None:
-        """Choose by products of one row with a matrix (in, out) of the model."""
-        x, seconds = weight[:, 0].contiguous()[None], {}
-        for count in self.counts if len(self.counts) > 1 else ():
-            with used(count):
-                x @ weight  # starts the threads
-                start = time.perf_counter()
-                for _ in range(PRODUCTS):
-                    x @ weight
-                seconds[time.perf_counter() - start] = count
-        self.count = seconds[min(seconds)] if seconds else self.count
 
     def step(self, core: Any) -> None:
         """Let an engine take a step. Steps that decode are compared, as long as they have the same number of rows."""

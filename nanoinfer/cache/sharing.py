@@ -27,8 +27,6 @@ class SharedBlocks(BlockManager):
     users: how many rows own each block. known: blocks by key; a dict compares keys in full, and they hold the tokens.
     idle: known blocks that no row owns, the least recently used first. identity: all that keys and values depend on
     besides the tokens and their places: the model and its precision; None shares nothing.
-    Counted for good: asked_tokens and hit_tokens, of the texts that were reserved for, and how many of these lay in
-    known blocks; evictions, known blocks whose room was wanted.
     """
 
     def __init__(self, blocks: int, block_size: int, max_batch: int, identity: bytes | None = None) -> None:
@@ -40,7 +38,6 @@ class SharedBlocks(BlockManager):
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.texts: list[list[bytes]] = [[] for _ in range(max_batch)]  # keys of the full blocks of each row's text
         self.told = [0] * max_batch  # of each row's blocks, the first ones: those that `grow` has returned
-        self.asked_tokens = self.hit_tokens = self.evictions = 0
         self._asked: tuple[bytes, list[bytes]] = b"", []
 
     @property
@@ -75,8 +72,6 @@ class SharedBlocks(BlockManager):
             self.users[block] = self.users.get(block, 0) + 1
         self.owned[row], self.texts[row] = hits, keys
         self.reserved[row], self.told[row] = wanted - len(hits), 0
-        self.asked_tokens += len(text)
-        self.hit_tokens += len(hits) * self.block_size
         return True
 
     def find(self, text: Sequence[int]) -> tuple[list[bytes], list[int]]:
@@ -143,7 +138,6 @@ class SharedBlocks(BlockManager):
     def allocate(self) -> int:
         if not self.free and self.idle:
             self._evict()
-            self.evictions += 1
         block = super().allocate()
         self.users[block] = 1
         return block

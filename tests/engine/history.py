@@ -320,7 +320,7 @@ class History:
         stats = self.engine.stats
         return self.audit.happened + Counter(
             preempted=stats.preemptions, cached=stats.cached_tokens, recomputed=stats.recomputed_tokens,
-            failures=self.failures, evicted=getattr(self.blocks, "evictions", 0), verified=stats.verify_steps,
+            failures=self.failures, evicted=getattr(self.shadow, "evictions", 0), verified=stats.verify_steps,
             accepted=stats.accepted_tokens, behind=stats.verify_steps * (self.lag > 0),
         )  # fmt: skip
 

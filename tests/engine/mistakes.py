@@ -142,10 +142,8 @@ SHARED: dict[str, tuple[str, Mutate]] = {
         SharedRoom, "admit", "() if sequence.params.prompt_logprobs is not None else known", "known")),
     "the keys of the text before": ("what is known is found", edited(
         SharedBlocks, "find", "if data != self._asked[0]:", "if data and not self._asked[0]:")),
-    "each attempt is counted": ("a refused row changes nothing", edited(
-        SharedBlocks, "reserve", "return False", "self.asked_tokens += len(text); return False")),
-    "a row is counted twice": ("an admitted row is counted, once", edited(
-        SharedBlocks, "reserve", "+= len(text)", "+= 2 * len(text)")),
+    "a refused row has its text": ("a refused row changes nothing", edited(
+        SharedBlocks, "reserve", "return False", "self.texts[row] = [b'']; return False")),
     "idle blocks are room, claimed or not": ("room is what no row owns, claims or has reserved", edited(
         SharedBlocks, "reserve", "self.available - sum(block in self.idle for block in hits)", "self.available")),
     "what is known is no room": ("what is reserved is there", lambda patch: patch.setattr(
@@ -165,8 +163,6 @@ SHARED: dict[str, tuple[str, Mutate]] = {
         "block = next(iter(self.known.values())); self.idle.pop(block, None)")),
     "the newest is forgotten": ("the least recently used goes first", edited(
         SharedBlocks, "_evict", "popitem(last=False)", "popitem()")),
-    "evictions are counted twice": ("what is forgotten is counted", edited(
-        SharedBlocks, "allocate", "self.evictions += 1", "self.evictions += 2")),
     "a hit is not counted": ("a block counts its rows", edited(
         SharedBlocks, "reserve", "self.users.get(block, 0) + 1", "1")),
     "from the beginning on": ("the end of a text goes before its beginning", edited(

@@ -42,7 +42,7 @@ class Shadow:
         self.found: dict[Tokens, int] = {}
         self.keys: dict[Tokens, bytes] = {}  # of all beginnings that were ever known
         self.free, self.idle = set(blocks.free), list[int]()
-        self.asked = self.hits = self.evictions = 0
+        self.evictions = 0
         self._inside = False
         for name in ("reserve", "claim", "grow", "extend", "publish", "release", "rename", "forget"):
             if hasattr(blocks, name):
@@ -92,7 +92,6 @@ class Shadow:
         must(owned == found, "what is known is found")
         self.idle = [block for block in self.idle if block not in found]
         self.rows[slot] = Text(tokens, -(-longest // self.size) - len(found), list(found), len(found))
-        self.asked, self.hits = self.asked + len(tokens), self.hits + len(found) * self.size
 
     def claim(self, slot: int, length: int, done: bool) -> None:
         text = self.rows[slot]
@@ -161,5 +160,3 @@ class Shadow:
         must(len(blocks.keys) == len(blocks.known), "a key is its block's")
         must(list(blocks.idle) == self.idle, "the end of a text goes before its beginning")
         must(all(slot in self.rows or not keys for slot, keys in enumerate(blocks.texts)), "a row takes its text along")
-        must((blocks.asked_tokens, blocks.hit_tokens) == (self.asked, self.hits), "an admitted row is counted, once")
-        must(blocks.evictions == self.evictions, "what is forgotten is counted")

@@ -16,7 +16,7 @@ BUSY, QUIET = {1: 1.0, 2: 4.0, 4: 9.0}, {1: 4.0, 2: 2.5, 4: 1.0}
 
 
 class Machine:
-    """Four cores, and a clock that only steps and products move. costs: seconds of one, by the number of threads."""
+    """Four cores, and a clock that only steps move. costs: seconds of one, by the number of threads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, costs: dict[int, float]) -> None:
         self.costs, self.now, self.count, self.used = costs, 0.0, 4, [0]
@@ -82,13 +82,6 @@ def test_a_number_that_is_given_is_kept_and_torch_has_its_own_after_an_error(mac
     with pytest.raises(ZeroDivisionError):
         Threads(fixed=2).step(SimpleNamespace(step=lambda: 1 // 0))
     assert machine.count == 4
-
-
-def test_products_choose_at_load(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda *_: machine.step())
-    chooser = Threads()
-    chooser.try_products(torch.ones(2, 2))
-    assert (chooser.count, machine.count) == (1, 4)
 
 
 def test_threads_of_an_llm(small_model: GPT2) -> None:
