@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nanoinfer.engine.recorder import Recorder
@@ -55,12 +56,7 @@ class EngineLoop:
         self._observers: deque[Recorder | None] = deque()  # the last of these watches from the next step on
 
     def submit(
-        self,
-        requests: Sequence[Request],
-        mailbox: Mailbox,
-        asked: float,
-        every_token: bool = False,
-        known: Sequence[Sequence[int]] | None = None,
+        self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False, known: Any = None
     ) -> list[Row]:
         """Let the requests run. Their rows are posted when they have ended, and with each token if `every_token`.
 
@@ -68,12 +64,10 @@ class EngineLoop:
         where the worker has been stopped.
         """
         self.worker.check_process()
-        tell = mailbox.news.append
         self._mailboxes.add(mailbox)
-        rows = [
-            self.core.submit(request, tell, every_token=every_token, asked=asked, known=tokens)
-            for request, tokens in zip(requests, known or [()] * len(requests), strict=True)
-        ]
+        each = zip(requests, known or [()] * len(requests), strict=True)
+        submit = partial(self.core.submit, listener=mailbox.news.append, every_token=every_token, asked=asked)
+        rows = [submit(request, known=tokens) for request, tokens in each]
         if not self._called:  # jobs that wait until there is nothing to do would be as many as the requests until then
             self._called = True
             self.worker.submit(self._run)
