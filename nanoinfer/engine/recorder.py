@@ -35,7 +35,8 @@ class Recorder:
 
     def __init__(self, engine: QueueEngine, post: Callable[[Facts], object], texts: bool = False) -> None:
         self.engine, self.post, self.texts = engine, post, texts
-        self._steps, self._blocks, cache = 0, engine.blocks, engine.cache
+        self._steps, self._blocks = 0, engine.blocks
+        cache: Any = engine.cache
         self._first = engine.blocks.blocks + 1 - cache.k.shape[1] if engine.blocks else 0  # added to a block's number
         self._left: list[tuple[int, bool, list[int]]] = []
         self._ended: list[tuple[int, str]] = []
