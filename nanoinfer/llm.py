@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
@@ -97,6 +98,9 @@ class LLM:
         if config.recipe.cache == "paged" and on_gpu and not has_triton():
             what = f"engine {config.engine} needs Triton on a GPU"
             raise ValueError(f"{what}: pip install triton, or use an engine dense")
+        if config.engine == "naive" and config.recipe.cache != "naive":
+            why = "drafts" if config.speculate is not None else "ranks"
+            warnings.warn(f"engine naive runs as engine dense does: {why} need a cache", RuntimeWarning, stacklevel=4)
         if config.fused and not (on_gpu and has_triton()):
             raise ValueError("fused kernels need a CUDA GPU and Triton")
         return config

@@ -27,9 +27,9 @@ from nanoinfer.engine.stats import Stats
 from nanoinfer.engines.graphs import fused
 from nanoinfer.kernels.available import has_triton
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.speculate.engine import PlainDrafts
-from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged
+from nanoinfer.speculate.engine import DraftEngine
 from nanoinfer.speculate.pays import Pays
+from nanoinfer.speculate.verify import VerifiedPaged
 
 DENSE_SHARE = 0.5  # of free memory that dense rows may take where nobody says how many
 POOL_SHARE = 0.9  # of the memory that a step leaves free
@@ -40,8 +40,10 @@ class EagerQueue(PlainScores, QuickChoice):
     """Chapter 5 over the engine of chapters 1 to 3."""
 
 
-class EagerDrafts(PlainDrafts, QuickChoice):
-    """Chapter 7 over the same."""
+class EagerDrafts(DraftEngine):
+    """Chapter 7, where nothing is recorded."""
+
+    Stats = Stats
 
 
 class GraphQueue(DeviceScores, ChoosingEngine):
@@ -50,7 +52,7 @@ class GraphQueue(DeviceScores, ChoosingEngine):
     Stats = GraphStats
 
 
-class DraftQueue(GraphDrafts):
+class GraphDrafts(DraftEngine):
     """Chapter 7 over all of that."""
 
     Stats = GraphStats
@@ -62,12 +64,13 @@ def make_engine(
     """The engine of the config's recipe, over a cache that stays where it is. ValueError if it cannot fit.
 
     rank: the `Rank` whose engine it is to be, where there are several. These keep their state on the device in every
-    recipe.
+    recipe, and so do engines with drafts.
     """
     on_gpu, graphs = model.device.type == "cuda", config.recipe.launch == "graph"
+    on_device = graphs or rank is not None or config.speculate is not None
     least: Callable[[int], int] = rank.least if rank else int
     settings = drafting(config, model, max_batch, max_len, budget)  # ahead of the cache, which may take what is left
-    cache = make_cache(config, model, max_batch, max_len, budget, graphs or rank is not None, least)
+    cache = make_cache(config, model, max_batch, max_len, budget, on_device, least)
     settings |= {
         "budget": budget,
         "chunk": config.prefill_chunk,
@@ -75,21 +78,21 @@ def make_engine(
     }
     if config.recipe.cache == "naive":  # with each piece of a prompt, all before it would be read again
         settings |= {"budget": max_batch * max_len, "chunk": None}
-    if not graphs and not rank:
-        return (EagerQueue if config.speculate is None else EagerDrafts)(model, cache, max_batch, **settings)
+    if not on_device:
+        return EagerQueue(model, cache, max_batch, **settings)
     samplers = SAMPLERS if on_gpu or graphs else SAMPLERS._replace(filtered=cpu_sampling.sample_filtered)
     if graphs:
         settings |= recording(config, model, max_batch, least)
         if uses_kernels(config, model):
             model, samplers = with_kernels(config, model, rank.ops if rank else None)
     else:
-        settings |= {"recorder": None, "max_rows": 0, "lag": 0, "counts": Stats}
+        settings |= {"recorder": None, "max_rows": 0, "lag": 0}
     if rank:
         samplers = rank.samplers(samplers, model, max_batch)
-        made: QueueEngine = rank.engine(config.recipe)(model, cache, max_batch, samplers=samplers, **settings)
+        made: QueueEngine = rank.engine(graphs)(model, cache, max_batch, samplers=samplers, **settings)
         return made
     scoring = PenaltySampler(max_batch, model.config.vocab_size, model.device, samplers.filtered)
-    kind = GraphQueue if config.speculate is None else DraftQueue
+    kind = GraphQueue if config.speculate is None else GraphDrafts if graphs else EagerDrafts
     return kind(model, cache, max_batch, samplers=AllSamplers(*samplers, scoring), **settings)
 
 
