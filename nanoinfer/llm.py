@@ -272,7 +272,7 @@ class LLM:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
 
         def run() -> torch.Tensor:
-            told = self.rank.all_do("plain_pass", tokens.tolist()) if self.rank else nullcontext()
+            told = self.rank.all_do("forward_logits", tokens.tolist()) if self.rank else nullcontext()
             with told, self._torch.cuda.device_of(tokens):  # type: ignore[no-untyped-call]
                 return forward_logits(self.model, tokens)
 

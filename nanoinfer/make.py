@@ -89,7 +89,8 @@ def make_engine(
         settings |= {"recorder": None, "max_rows": 0, "lag": 0}
     if rank:
         samplers = rank.samplers(samplers, model, max_batch)
-        made: QueueEngine = rank.engine(graphs)(model, cache, max_batch, samplers=samplers, **settings)
+        settings |= {"samplers": samplers, "counts": GraphStats if graphs else Stats}
+        made: QueueEngine = rank.engine(model, cache, max_batch, **settings)
         return made
     scoring = PenaltySampler(max_batch, model.config.vocab_size, model.device, samplers.filtered)
     kind = GraphQueue if config.speculate is None else GraphDrafts if graphs else EagerDrafts

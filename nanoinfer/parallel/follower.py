@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from dataclasses import fields
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ def _read(connection: Connection, orders: SimpleQueue[Any]) -> None:
 
 
 def follow(orders: SimpleQueue[Any], first: Connection) -> None:
-    """Make this rank's part, and obey for ever."""
+    """Make this rank's part, and call for ever what the first rank calls there: an order names a method of the LLM."""
     start: Start = orders.get()
     import torch
     import torch.distributed as dist
@@ -66,31 +67,4 @@ def follow(orders: SimpleQueue[Any], first: Connection) -> None:
     with torch.inference_mode():
         while True:
             name, *told = orders.get()
-            globals()[f"do_{name}"](llm, *told)
-
-
-def do_launch(llm: LLM, step: Any) -> None:
-    """A step; its tokens are the first rank's to read."""
-    engine: Any = llm.core
-    engine.launch(step)
-
-
-def do_abandon(llm: LLM) -> None:
-    """All rows are padding."""
-    llm.core.abandon()
-
-
-def do_warm_up(llm: LLM) -> None:
-    """Captures, in the same order on all ranks."""
-    llm.warm_up()
-
-
-def do_plain_pass(llm: LLM, token_ids: list[list[int]]) -> None:
-    """A pass over texts (B, T), beside the engine."""
-    llm.forward_logits(token_ids)
-
-
-def do_alike(llm: LLM) -> None:
-    """The first rank asks whether all hold the same rows."""
-    assert llm.rank
-    llm.rank.alike(llm.core)
+            attrgetter(name)(llm)(*told)

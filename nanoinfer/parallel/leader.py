@@ -38,6 +38,12 @@ class RankEngine(DeviceScores, GraphEngine):
         super().__init__(*args, **settings)
         self.agree = agree
 
+    def alike(self) -> bool:
+        """Whether all ranks hold the same rows, tokens and positions."""
+        model: Any = self.model
+        every = model.group.all_gather(self.state.integers)  # (size, 7, rows + 1)
+        return bool((every == every[0]).all())
+
     def _warm(self, key: Key, run: Callable[[], object]) -> None:
         """A failure here is not caught: the other ranks wait in this step's collectives, so all must end."""
         assert self.recorder is not None
@@ -69,7 +75,7 @@ class LeadingEngine(RankEngine):
             return super().step()
 
     def launch(self, step: Launch) -> Tensor:
-        self.ranks.tell("launch", step)
+        self.ranks.tell("core.launch", step)
         try:
             return super().launch(step)
         except BaseException as error:
@@ -83,4 +89,4 @@ class LeadingEngine(RankEngine):
         with self.ranks.watched("step"):  # of those that were launched, the tokens are awaited
             super().abandon(cause)
         if not self.ranks.cause:
-            self.ranks.tell("abandon")
+            self.ranks.tell("core.abandon")

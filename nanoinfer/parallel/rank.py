@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +23,12 @@ from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import open_model
 from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
 from nanoinfer.parallel.leader import LeadingEngine, RankEngine
-from nanoinfer.parallel.naive import LeadingNaive, NaiveRank
 from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.parallel.shard import Shard
-from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
+from nanoinfer.parallel.sharded import PartOf, ReducedOps
 
 if TYPE_CHECKING:
-    from nanoinfer.config import EngineConfig, Recipe
+    from nanoinfer.config import EngineConfig
     from nanoinfer.engine.loop import EngineLoop
     from nanoinfer.llm import LLM
     from nanoinfer.parallel.group import Group
@@ -53,12 +51,24 @@ class Rank:
         """What loads its part of a model."""
         return PartOf(self.shard, self.group)
 
-    def engine(self, recipe: Recipe) -> Any:
-        """What makes its engine."""
-        kinds = (NaiveRank, LeadingNaive) if recipe.cache == "naive" else (RankEngine, LeadingEngine)
+    def engine(self, *parts: Any, **settings: Any) -> RankEngine:
+        """Its engine."""
         if self.ranks:
-            return partial(kinds[1], agree=self.agree, ranks=self.ranks)
-        return partial(kinds[0], agree=self.agree)
+            return LeadingEngine(*parts, agree=self.agree, ranks=self.ranks, **settings)
+        return RankEngine(*parts, agree=self.agree, **settings)
+
+    def samplers(self, base: Samplers, model: Any, max_batch: int) -> AllSamplers:
+        """What a single device would use, for logits that are cut by vocabulary."""
+        joined = JoinedSamplers(model, base)
+        return AllSamplers(*joined.samplers(), JoinedPenaltySampler(max_batch, model, joined))
+
+    def ops(self, ops: TorchOps) -> Any:
+        """The same operations, with sums over all ranks."""
+        return ReducedOps(ops, self.group)
+
+    def threads(self, asked: int | None) -> int:
+        """Of a step on a CPU."""
+        return asked or max(1, (os.cpu_count() or 1) // self.shard.size)
 
     def least(self, number: int) -> int:
         """The smallest of all ranks' numbers; what another rank has failed with, if it has."""
@@ -66,10 +76,6 @@ class Rank:
             return self.group.least(number)
         except RuntimeError as error:
             raise (self.ranks.failed(error) if self.ranks else error) from error
-
-    def ops(self, ops: TorchOps) -> Any:
-        """The same operations, with sums over all ranks."""
-        return ReducedOps(ops, self.group)
 
     def agree(self, here: bool) -> bool:
         """Whether it is so on all ranks; a sign of life of all."""
@@ -97,26 +103,10 @@ class Rank:
         except BaseException as error:  # the others may be in the midst of it
             raise self.ranks.failed(error) from error
 
-    def alike(self, core: Any) -> bool:
-        """Whether all ranks hold the same rows, tokens and positions."""
-        with self.all_do("alike"):
-            every = self.group.all_gather(core.state.integers)  # (size, 7, rows + 1)
-            return bool((every == every[0]).all())
-
     def close(self) -> None:
         """End the other ranks."""
         if self.ranks:
             self.ranks.close()
-
-    def threads(self, asked: int | None) -> int:
-        """Of a step on a CPU."""
-        return asked or max(1, (os.cpu_count() or 1) // self.shard.size)
-
-    def samplers(self, base: Samplers, model: GPT2, max_batch: int) -> AllSamplers:
-        """What a single device would use, for logits that are cut by vocabulary."""
-        assert isinstance(model, ShardedGPT2)
-        joined = JoinedSamplers(model, base)
-        return AllSamplers(*joined.samplers(), JoinedPenaltySampler(max_batch, model, joined))
 
 
 def lead(
@@ -147,12 +137,12 @@ def lead(
 
 def join(store: Any, rank: int, size: int, device: torch.device, ranks: Ranks | None = None) -> Rank:
     """Meet the other ranks. device: the first one's; on GPUs, each further rank has the next."""
-    from nanoinfer.parallel.group import Group
+    from nanoinfer.parallel.group import Group  # not every build of torch has what it needs
 
-    own = device if device.type == "cpu" else torch.device("cuda", (device.index or 0) + rank)
-    if own.type == "cuda":
-        torch.cuda.set_device(own)
-    group = Group(store, rank, size, own)
+    if device.type == "cuda":
+        device = torch.device("cuda", (device.index or 0) + rank)
+        torch.cuda.set_device(device)
+    group = Group(store, rank, size, device)
     if ranks:
         ranks.abort = group.abort
-    return Rank(Shard(rank, size), group, own, ranks)
+    return Rank(Shard(rank, size), group, device, ranks)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
@@ -59,7 +59,6 @@ class Ranks:
         spawned = [spawn(CHILD) for _ in range(1, size)]
         self.processes = [process for process, _ in spawned]
         self._links = [link for _, link in spawned]
-        self._news = {link: rank for rank, link in enumerate(self._links, 1)}  # that may still come
         self._lock, self._closing, self._over, self._here = Lock(), Event(), Event(), Event()
         Thread(target=self._watch, name="nanoinfer-ranks", daemon=True).start()
 
@@ -136,31 +135,28 @@ class Ranks:
         Thread(target=self.on_failure, args=(cause,), daemon=True).start()
 
     def _watch(self) -> None:
-        """In a thread: until all have ended. A rank that fails says so first; others may fail because one has died."""
-        here, failed = 0, dict[int, Raised]()
-        deadline = float("inf")
-        while self._news and not self._closing.is_set():
-            for news in wait(list(self._news), LOOK):
-                assert isinstance(news, Connection)
+        """In a thread: until all have ended. Others may fail because one has died, so deaths are looked at first."""
+        ranks = {link: rank for rank, link in enumerate(self._links, 1)}
+        here = 0
+        while ranks and not self.cause and not self._closing.is_set():
+            failed: list[BaseException] = []
+            for link in wait(list(ranks), LOOK):
+                rank = ranks[link]  # type: ignore[index]
                 try:
-                    message = news.recv()
+                    message = link.recv()  # type: ignore[union-attr]
                 except (EOFError, OSError):
-                    if (rank := self._news.pop(news)) not in failed:
-                        self._end(RuntimeError(f"rank {rank} has ended: {how(self.processes[rank - 1], GRACE)}"))
-                    continue
-                if message == HERE:
-                    here += 1
+                    failed.insert(0, RuntimeError(f"rank {rank} has ended: {how(self.processes[rank - 1], GRACE)}"))
                 else:
-                    failed[self._news[news]] = message
-                    deadline = min(deadline, time.perf_counter() + GRACE)
-            if here == len(self.processes):
+                    here += message == HERE
+                    failed += [] if message == HERE else [_of(rank, message)]
+            if here == len(ranks):
                 self._here.set()
-            now, watched = time.perf_counter(), self._watched
-            if now > deadline or (failed and not self._news):
-                self._end(_of(*next(iter(failed.items()))))
-            if watched and now - watched[1] > self.step_s:
+            watched = self._watched
+            if watched and time.perf_counter() - watched[1] > self.step_s:
                 what = watched[0].replace("_", " ")
-                self._end(RuntimeError(f"no {what} has ended within {self.step_s:g} s: a rank hangs"))
+                failed.append(RuntimeError(f"no {what} has ended within {self.step_s:g} s: a rank hangs"))
+            if failed:
+                self._end(failed[0])
 
 
 def _of(rank: int, raised: Raised) -> BaseException:
