@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from hashlib import file_digest
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -155,8 +155,11 @@ def open_job(
     job = Job(source, out, replace(params, seed=None), seed)
     offsets = _checked(job, maker)  # of every line
     lines = len(offsets)
+    digest = sha256()
     with source.open("rb") as file:
-        now = SCHEMA | {"input_sha256": file_digest(file, "sha256").hexdigest(), "lines": lines}
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    now = SCHEMA | {"input_sha256": digest.hexdigest(), "lines": lines}
     now |= {"shard_lines": shard_lines, "seed": seed, **settings, "params": asdict(job.params)}
     now = json.loads(json.dumps(now))  # tuples become lists, as in the file
     if before is None:

@@ -17,7 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from nanoinfer.parallel.processes import Raised
-from nanoinfer.parallel.ranks import HERE, Start
+from nanoinfer.parallel.ranks import HERE, Ranks, Start
 
 if TYPE_CHECKING:
     from nanoinfer.llm import LLM
@@ -55,7 +55,7 @@ def follow(orders: SimpleQueue[Any], first: Connection) -> None:
     first.send(HERE)
     config = start.config
     store: Any = dist.TCPStore(HOST, start.port, None, False)  # type: ignore[attr-defined]
-    rank = join(store, start.rank, config.tensor_parallel, choose_device(config.device))
+    rank = join(store, start.rank, config.tensor_parallel, choose_device(config.device), Ranks([]))
     torch.set_num_threads(rank.threads(config.threads))
 
     class OneOfSeveral(start.kind):  # type: ignore[name-defined, misc]

@@ -22,53 +22,20 @@ from nanoinfer.parallel.ranks import Ranks
 
 
 class RankEngine(DeviceScores, GraphEngine):
-    """An engine whose device is one of several. On all ranks but the first, `launch` alone is called.
+    """An engine whose device is one of several. A step that fails on one ends all of them: they are no longer alike.
 
+    ranks: those that do what this one does. Only the first rank has any; on all others, `launch` alone is called.
     agree: whether something is so on all ranks, from whether it is so here. A step that one rank replays and another
     runs eagerly would meet in collectives of different sizes, so a capture counts only if it succeeds everywhere.
     counts: the class of its stats.
     """
 
-    Stats: Any = GraphStats
-
     def __init__(
-        self, *args: Any, agree: Callable[[bool], bool], counts: type[Stats] = GraphStats, **settings: Any
+        self, *args: Any, ranks: Ranks, agree: Callable[[bool], bool], counts: type[Stats] = GraphStats, **settings: Any
     ) -> None:
         self.Stats = counts
         super().__init__(*args, **settings)
-        self.agree = agree
-
-    def alike(self) -> bool:
-        """Whether all ranks hold the same rows, tokens and positions."""
-        model: Any = self.model
-        every = model.group.all_gather(self.state.integers)  # (size, 7, rows + 1)
-        return bool((every == every[0]).all())
-
-    def _warm(self, key: Key, run: Callable[[], object]) -> None:
-        """A failure here is not caught: the other ranks wait in this step's collectives, so all must end."""
-        assert self.recorder is not None
-        self.recorder.warm(run)
-        self.agree(True)  # a sign of life: kernels may have been compiled
-
-    def _try(self, key: Key, attempt: Callable[[], Replayable | None]) -> Replayable | None:
-        made = super()._try(key, attempt)
-        if self.agree(key not in self.failed):
-            return made
-        if key not in self.failed:
-            self.failed.add(key)
-            self._warn(f"{key} runs without a graph", "its capture has failed on another rank")
-        return None
-
-
-class LeadingEngine(RankEngine):
-    """The first rank's. A step that fails on one rank ends all of them: they are no longer alike.
-
-    ranks: the others.
-    """
-
-    def __init__(self, *args: Any, ranks: Ranks, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.ranks = ranks
+        self.ranks, self.agree = ranks, agree
 
     def step(self) -> list[Sequence]:
         with self.ranks.watched("step"):
@@ -90,3 +57,24 @@ class LeadingEngine(RankEngine):
             super().abandon(cause)
         if not self.ranks.cause:
             self.ranks.tell("core.abandon")
+
+    def alike(self) -> bool:
+        """Whether all ranks hold the same rows, tokens and positions."""
+        model: Any = self.model
+        every = model.group.all_gather(self.state.integers)  # (size, 7, rows + 1)
+        return bool((every == every[0]).all())
+
+    def _warm(self, key: Key, run: Callable[[], object]) -> None:
+        """A failure here is not caught: the other ranks wait in this step's collectives, so all must end."""
+        assert self.recorder is not None
+        self.recorder.warm(run)
+        self.agree(True)  # a sign of life: kernels may have been compiled
+
+    def _try(self, key: Key, attempt: Callable[[], Replayable | None]) -> Replayable | None:
+        made = super()._try(key, attempt)
+        if self.agree(key not in self.failed):
+            return made
+        if key not in self.failed:
+            self.failed.add(key)
+            self._warn(f"{key} runs without a graph", "its capture has failed on another rank")
+        return None

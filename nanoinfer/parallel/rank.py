@@ -22,8 +22,8 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import open_model
 from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
-from nanoinfer.parallel.leader import LeadingEngine, RankEngine
-from nanoinfer.parallel.ranks import Ranks
+from nanoinfer.parallel.leader import RankEngine
+from nanoinfer.parallel.ranks import Ranks, Start
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps
 
@@ -39,12 +39,12 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank. ranks: the others, if this is the first one."""
+    """One rank. ranks: those that do what this one does; only the first has any."""
 
     shard: Shard
     group: Group
     device: torch.device
-    ranks: Ranks | None = None
+    ranks: Ranks
 
     @property
     def part(self) -> PartOf:
@@ -53,9 +53,7 @@ class Rank:
 
     def engine(self, *parts: Any, **settings: Any) -> RankEngine:
         """Its engine."""
-        if self.ranks:
-            return LeadingEngine(*parts, agree=self.agree, ranks=self.ranks, **settings)
-        return RankEngine(*parts, agree=self.agree, **settings)
+        return RankEngine(*parts, agree=self.agree, ranks=self.ranks, **settings)
 
     def samplers(self, base: Samplers, model: Any, max_batch: int) -> AllSamplers:
         """What a single device would use, for logits that are cut by vocabulary."""
@@ -75,27 +73,22 @@ class Rank:
         try:
             return self.group.least(number)
         except RuntimeError as error:
-            raise (self.ranks.failed(error) if self.ranks else error) from error
+            raise self.ranks.failed(error) from error
 
     def agree(self, here: bool) -> bool:
         """Whether it is so on all ranks; a sign of life of all."""
         agreed = self.least(int(here)) == 1
-        if self.ranks:
-            self.ranks.renew()
+        self.ranks.renew()
         return agreed
 
     def begin(self, loop: EngineLoop) -> None:
         """All is made, here and, once this returns, on the other ranks."""
         self.least(0)
-        if self.ranks:
-            self.ranks.on_failure = loop.fail
+        self.ranks.on_failure = loop.fail
 
     @contextmanager
     def all_do(self, *order: Any) -> Iterator[None]:
-        """What follows is done by the other ranks too, if this is the first one: between two steps."""
-        if not self.ranks:
-            yield
-            return
+        """What follows is done by the others too: between two steps."""
         self.ranks.tell(*order)
         try:
             with self.ranks.watched(order[0]):
@@ -104,9 +97,8 @@ class Rank:
             raise self.ranks.failed(error) from error
 
     def close(self) -> None:
-        """End the other ranks."""
-        if self.ranks:
-            self.ranks.close()
+        """End the others."""
+        self.ranks.close()
 
 
 def lead(
@@ -125,17 +117,17 @@ def lead(
         pass
     if whole.n_head < size:
         raise ValueError(f"tensor_parallel must be at most the model's {whole.n_head} heads, not {size}")
-    ranks = Ranks(size)
+    store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
+    ranks = Ranks([Start(kind, rank, store.port, model, revision, config) for rank in range(1, size)])
     try:
-        store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
-        ranks.start(kind, model, revision, config, store.port)
+        ranks.wait_until_here()
         return join(store, 0, size, device, ranks)
     except BaseException:
         ranks.close()
         raise
 
 
-def join(store: Any, rank: int, size: int, device: torch.device, ranks: Ranks | None = None) -> Rank:
+def join(store: Any, rank: int, size: int, device: torch.device, ranks: Ranks) -> Rank:
     """Meet the other ranks. device: the first one's; on GPUs, each further rank has the next."""
     from nanoinfer.parallel.group import Group  # not every build of torch has what it needs
 
@@ -143,6 +135,5 @@ def join(store: Any, rank: int, size: int, device: torch.device, ranks: Ranks | 
         device = torch.device("cuda", (device.index or 0) + rank)
         torch.cuda.set_device(device)
     group = Group(store, rank, size, device)
-    if ranks:
-        ranks.abort = group.abort
+    ranks.abort = group.abort
     return Rank(Shard(rank, size), group, device, ranks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -43,31 +43,30 @@ class Start:
 
 
 class Ranks:
-    """Processes of ranks 1 to size - 1.
+    """Processes of ranks, one for each `Start`. There may be none: on all ranks but the first.
 
     cause: why they have ended, once they have. abort: then called, to end what this rank's GPU still waits for.
     on_failure: called with the cause after that, in a thread of its own.
     step_s: how long a step may take, or what else is watched, from one sign of life to the next.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, starts: Sequence[Start]) -> None:
         self.cause: BaseException | None = None
         self.abort: Callable[[], object] = lambda: None
         self.on_failure: Callable[[BaseException], object] = lambda cause: None
         self.step_s = STEP
         self._watched: tuple[str, float] | None = None  # what runs, and since when: time.perf_counter()
-        spawned = [spawn(CHILD) for _ in range(1, size)]
+        spawned = [spawn(CHILD) for _ in starts]
         self.processes = [process for process, _ in spawned]
         self._links = [link for _, link in spawned]
         self._lock, self._closing, self._over, self._here = Lock(), Event(), Event(), Event()
-        Thread(target=self._watch, name="nanoinfer-ranks", daemon=True).start()
+        for link, start in zip(self._links, starts, strict=True):
+            link.send(start)
+        if starts:
+            Thread(target=self._watch, name="nanoinfer-ranks", daemon=True).start()
 
-    def start(
-        self, kind: type[LLM], model: str | Path | None, revision: str | None, config: EngineConfig, port: int
-    ) -> None:
-        """Let them begin, and wait until they can be met in collectives."""
-        for rank, link in enumerate(self._links, 1):
-            link.send(Start(kind, rank, port, model, revision, config))
+    def wait_until_here(self) -> None:
+        """Wait until they can be met in collectives."""
         self._here.wait()
         self.check()
 
@@ -87,7 +86,8 @@ class Ranks:
 
     def failed(self, error: BaseException) -> BaseException:
         """This rank has failed: end all. What to raise: this error, or the end of another rank that is behind it."""
-        self._over.wait(2 * GRACE)
+        if self._links:
+            self._over.wait(2 * GRACE)
         self._end(error)
         return error if self.cause in (error, None) else _again(self.cause)
 
@@ -138,12 +138,13 @@ class Ranks:
         """In a thread: until all have ended. Others may fail because one has died, so deaths are looked at first."""
         ranks = {link: rank for rank, link in enumerate(self._links, 1)}
         here = 0
-        while ranks and not self.cause and not self._closing.is_set():
+        while not self.cause and not self._closing.is_set():
             failed: list[BaseException] = []
+            link: Any
             for link in wait(list(ranks), LOOK):
-                rank = ranks[link]  # type: ignore[index]
+                rank = ranks[link]
                 try:
-                    message = link.recv()  # type: ignore[union-attr]
+                    message = link.recv()
                 except (EOFError, OSError):
                     failed.insert(0, RuntimeError(f"rank {rank} has ended: {how(self.processes[rank - 1], GRACE)}"))
                 else:
