@@ -19,15 +19,12 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nanoinfer.parallel.lines import Line, numbered, understood
 from nanoinfer.records import MAX_SEED, check_int
 from nanoinfer.requests import Completion, SamplingParams, to_json
 from nanoinfer.text.samples import SampleMaker
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
 
 RUN = "run.json"  # what the results in a folder are of
 SCHEMA: dict[str, Any] = {"schema": "nanoinfer.batch", "schema_version": 1}
@@ -78,7 +75,7 @@ class Job:
         records = islice(numbered(self.source, shard.start, shard.offset), shard.stop - shard.start)
         return [understood(number, record, self.params, self.seed) for _, number, record in records]
 
-    def run(self, shard: Shard, llm: LLM) -> int:
+    def run(self, shard: Shard, llm: Any) -> int:
         """Compute one shard; returns how many tokens were generated."""
         lines = self.read(shard)
         done = llm.generate([line.prompt for line in lines], [line.params for line in lines])
@@ -209,7 +206,7 @@ def _checked(job: Job, maker: SampleMaker) -> list[int]:
     return offsets
 
 
-def run_here(job: Job, shards: list[Shard], llm: LLM, on_done: Callable[[Shard, int], None]) -> None:
+def run_here(job: Job, shards: list[Shard], llm: Any, on_done: Callable[[Shard, int], None]) -> None:
     """Compute these shards here. on_done: called after each, with how many tokens it has.
 
     Two at a time, of each engine: while the last rows of one go on, those of the next fill the batch.

@@ -9,18 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from dataclasses import fields
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanoinfer.parallel.processes import Raised
 from nanoinfer.parallel.ranks import HERE, Ranks, Start
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
 
 
 def main(connection: Connection) -> None:
@@ -53,17 +49,16 @@ def follow(orders: SimpleQueue[Any], first: Connection) -> None:
     from nanoinfer.parallel.rank import HOST, Rank, join
 
     first.send(HERE)
-    config = start.config
+    settings = start.settings
     store: Any = dist.TCPStore(HOST, start.port, None, False)  # type: ignore[attr-defined]
-    rank = join(store, start.rank, config.tensor_parallel, choose_device(config.device), Ranks([]))
-    torch.set_num_threads(rank.threads(config.threads))
+    rank = join(store, start.rank, settings["tensor_parallel"], choose_device(settings.get("device")), Ranks([]))
+    torch.set_num_threads(rank.threads(settings.get("threads")))
 
     class OneOfSeveral(start.kind):  # type: ignore[name-defined, misc]
         def _join(self, *_: Any) -> Rank:
             return rank
 
-    settings = {field.name: getattr(config, field.name) for field in fields(config)}
-    llm: LLM = OneOfSeveral(start.model, revision=start.revision, **settings)
+    llm = OneOfSeveral(start.model, revision=start.revision, **settings)
     with torch.inference_mode():
         while True:
             name, *told = orders.get()

@@ -28,9 +28,7 @@ from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps
 
 if TYPE_CHECKING:
-    from nanoinfer.config import EngineConfig
     from nanoinfer.engine.loop import EngineLoop
-    from nanoinfer.llm import LLM
     from nanoinfer.parallel.group import Group
 
 dist: Any = torch.distributed  # its types leave half of its names out
@@ -102,10 +100,13 @@ class Rank:
 
 
 def lead(
-    kind: type[LLM], config: EngineConfig, model: str | Path | GPT2, revision: str | None, device: torch.device
+    kind: type[Any], settings: dict[str, Any], model: str | Path | GPT2, revision: str | None, device: torch.device
 ) -> Rank:
-    """Start the other ranks, which make a `kind` too, and be the first. ValueError: too few devices or heads."""
-    size = config.tensor_parallel
+    """Start the other ranks, which make a `kind` too, and be the first. ValueError: too few devices or heads.
+
+    kind: an `LLM`, made of a model and these settings.
+    """
+    size = settings["tensor_parallel"]
     if isinstance(model, GPT2):
         raise ValueError("model must be a name or a path where tensor_parallel is given: every rank loads its own part")
     if not dist.is_available() or os.name == "nt":
@@ -118,7 +119,7 @@ def lead(
     if whole.n_head < size:
         raise ValueError(f"tensor_parallel must be at most the model's {whole.n_head} heads, not {size}")
     store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
-    ranks = Ranks([Start(kind, rank, store.port, model, revision, config) for rank in range(1, size)])
+    ranks = Ranks([Start(kind, rank, store.port, model, revision, settings) for rank in range(1, size)])
     try:
         ranks.wait_until_here()
         return join(store, 0, size, device, ranks)

@@ -1,0 +1,35 @@
+"""Chapter 8's engines: chapter 6's, each of one rank of several."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from nanoinfer.engine.samplers import Samplers
+from nanoinfer.engine.stats import GraphStats, Stats
+from nanoinfer.engines.drafts import DraftMaker
+from nanoinfer.parallel.rank import Rank
+
+
+class RankMaker(DraftMaker):
+    """A `DraftMaker` of a rank's engine. Ranks keep their state on the device in every engine.
+
+    rank: None where there is one device alone.
+    """
+
+    def __init__(self, *args: Any, rank: Rank | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.rank = rank
+        if rank:
+            self.keep_state(partial(rank.engine, counts=GraphStats if self.graphs else Stats))
+
+    def samplers(self) -> Any:
+        if not self.rank:
+            return super().samplers()
+        return self.rank.samplers(self.plain_samplers(), self.model, self.max_batch)
+
+    def plain_samplers(self) -> Samplers:
+        samplers = super().plain_samplers()
+        if self.rank and self.graphs and self.kernels:
+            self.model.ops = self.rank.ops(self.model.ops)
+        return samplers
