@@ -8,7 +8,10 @@ from typing import Any
 from nanoinfer.engine.samplers import Samplers
 from nanoinfer.engine.stats import GraphStats, Stats
 from nanoinfer.engines.drafts import DraftMaker
+from nanoinfer.parallel.joined import joined_samplers
+from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
+from nanoinfer.parallel.sharded import ReducedOps
 
 
 class RankMaker(DraftMaker):
@@ -21,15 +24,17 @@ class RankMaker(DraftMaker):
         super().__init__(*args, **settings)
         self.rank = rank
         if rank:
-            self.keep_state(partial(rank.engine, counts=GraphStats if self.graphs else Stats))
+            counts = GraphStats if self.graphs else Stats
+            self.keep_state(partial(RankEngine, ranks=rank.ranks, agree=rank.agree, counts=counts))
 
     def samplers(self) -> Any:
         if not self.rank:
             return super().samplers()
-        return self.rank.samplers(self.plain_samplers(), self.model, self.max_batch)
+        return joined_samplers(self.model, self.plain_samplers(), self.max_batch)
 
     def plain_samplers(self) -> Samplers:
         samplers = super().plain_samplers()
         if self.rank and self.graphs and self.kernels:
-            self.model.ops = self.rank.ops(self.model.ops)
+            ops: Any = ReducedOps(self.model.ops, self.rank.group)
+            self.model.ops = ops
         return samplers

@@ -16,16 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed
 
-from nanoinfer.engine.penalties import AllSamplers
-from nanoinfer.engine.samplers import Samplers
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import open_model
-from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
-from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.ranks import Ranks, Start
 from nanoinfer.parallel.shard import Shard
-from nanoinfer.parallel.sharded import PartOf, ReducedOps
+from nanoinfer.parallel.sharded import PartOf
 
 if TYPE_CHECKING:
     from nanoinfer.engine.loop import EngineLoop
@@ -48,19 +43,6 @@ class Rank:
     def part(self) -> PartOf:
         """What loads its part of a model."""
         return PartOf(self.shard, self.group)
-
-    def engine(self, *parts: Any, **settings: Any) -> RankEngine:
-        """Its engine."""
-        return RankEngine(*parts, agree=self.agree, ranks=self.ranks, **settings)
-
-    def samplers(self, base: Samplers, model: Any, max_batch: int) -> AllSamplers:
-        """What a single device would use, for logits that are cut by vocabulary."""
-        joined = JoinedSamplers(model, base)
-        return AllSamplers(*joined.samplers(), JoinedPenaltySampler(max_batch, model, joined))
-
-    def ops(self, ops: TorchOps) -> Any:
-        """The same operations, with sums over all ranks."""
-        return ReducedOps(ops, self.group)
 
     def threads(self, asked: int | None) -> int:
         """Of a step on a CPU."""

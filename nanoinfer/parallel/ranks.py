@@ -82,8 +82,9 @@ class Ranks:
 
     def failed(self, error: BaseException) -> BaseException:
         """This rank has failed: end all. What to raise: this error, or the end of another rank that is behind it."""
-        if self._links:
-            self._over.wait(2 * GRACE)
+        if not self._links:
+            return error
+        self._over.wait(2 * GRACE)
         self._end(error)
         return error if self.cause in (error, None) else _again(self.cause)
 

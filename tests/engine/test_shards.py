@@ -17,7 +17,7 @@ from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.parallel.joined import JoinedSamplers
+from nanoinfer.parallel.joined import JoinedSamplers, joined_samplers
 from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.ranks import Ranks
@@ -164,7 +164,7 @@ def test_ranks_agree_on_what_is_captured(whole_folder: Path) -> None:
 
         engine = RankEngine(
             model, cache, 4, ranks=rank.ranks, agree=agree, recorder=Refusing(2 * group.rank), max_rows=4, budget=32,
-            samplers=rank.samplers(SAMPLERS, model, 4),
+            samplers=joined_samplers(model, SAMPLERS, 4),
         )  # fmt: skip
         engine.shapes = []
         engine.warm_up([engine.samplers.greedy])
