@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,6 @@ from nanoinfer.speculate.pays import Pays
 from nanoinfer.speculate.verify import VerifiedPaged
 
 
-class EagerDrafts(DraftEngine):
-    """Chapter 7 where nothing is recorded."""
-
-    Stats = Stats
-
-
-class GraphDrafts(DraftEngine):
-    """Chapter 7 over recorded steps."""
-
-    Stats = ChoiceStats
-
-
 class DraftMaker(KernelMaker):
     """A `KernelMaker` of engines whose sequences bring drafts.
 
@@ -48,12 +37,15 @@ class DraftMaker(KernelMaker):
         super().__init__(*args, **settings)
         self.speculate, self.draft_tokens, self.adaptive, self.seed = speculate, draft_tokens, adaptive_drafts, seed
         if speculate is not None:
-            self.keep_state(GraphDrafts if self.graphs else EagerDrafts)
+            self.keep_state(DraftEngine, ChoiceStats)
             self.captured_pages = VerifiedPaged
 
-    def keep_state(self, on_device: Any) -> None:
-        """Keep the state of sequences on the device in every engine. Naive keeps nothing: it is made as dense is."""
-        self.device_state, self.on_device = True, on_device
+    def keep_state(self, kind: Any, counts: type[Stats]) -> None:
+        """Keep the state of sequences on the device in every engine. Naive keeps nothing: it is made as dense is.
+
+        counts: of engines that record steps.
+        """
+        self.device_state, self.on_device = True, partial(kind, counts=counts if self.graphs else Stats)
         self.kind = "dense" if self.kind == "naive" else self.kind
 
     def recording(self) -> dict[str, Any]:

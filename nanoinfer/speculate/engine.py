@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.choice import ChoosingEngine
+from nanoinfer.engine.choice import ChoiceStats, ChoosingEngine
 from nanoinfer.engine.device import Launch
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graphs import Key, pick
@@ -26,6 +26,7 @@ from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.queue import Listener, Queued
 from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.scores import DeviceScores, Scored
+from nanoinfer.engine.stats import Stats
 from nanoinfer.engine.step import Prefill
 from nanoinfer.requests import Request
 from nanoinfer.speculate.drafts import NONE, DeviceDrafter, Drafter
@@ -84,10 +85,14 @@ class DraftEngine(DeviceScores, ChoosingEngine):
 
     Prompts, penalties and logprobs have steps without drafts. adaptive: None brings as many drafts as there may be.
     Where a recorded step makes the drafts itself, the host is as many steps behind as without drafts. Else drafts are
-    made of tokens that are here, and the host waits for every step's.
+    made of tokens that are here, and the host waits for every step's. counts: the class of its stats.
     """
 
-    def __init__(self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Pays | None, **settings: Any) -> None:
+    def __init__(
+        self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Pays | None,
+        counts: type[Stats] = ChoiceStats, **settings: Any,
+    ) -> None:  # fmt: skip
+        self.Stats = counts
         super().__init__(*args, **settings)
         self.draft_tokens, self.adaptive, self.seconds = draft_tokens, adaptive, 0.0
         self.drafts: list[Ints[int]] = []  # of the work of this step; none: it is a plain one

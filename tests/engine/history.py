@@ -35,7 +35,6 @@ from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.samplers import greedy, sample
 from nanoinfer.engine.sampling import gumbel, sample_filtered
 from nanoinfer.engine.state import BatchState, Fetch
-from nanoinfer.engines.drafts import GraphDrafts
 from nanoinfer.engines.kernels import KernelQueue
 from nanoinfer.engines.queue import EagerQueue
 from nanoinfer.model.batch import Batch
@@ -43,6 +42,7 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.speculate.coin import CoinDrafter
+from nanoinfer.speculate.engine import DraftEngine
 from nanoinfer.speculate.lookup import PromptLookup
 from nanoinfer.speculate.pays import Pays
 from nanoinfer.speculate.verify import VerifiedPaged
@@ -227,7 +227,7 @@ class History:
         samplers = AllSamplers(self.counted(greedy), self.counted(sample), sample_filtered, scoring)
         watch(scoring, "move", self.fail)
         recorder = REPEAT if self.drafts == "within" else random.choice([None, REPEAT])
-        return (GraphDrafts if self.drafts else KernelQueue)(
+        return (DraftEngine if self.drafts else KernelQueue)(
             model, self.cache, max_batch, recorder=recorder, max_rows=max_batch, samplers=samplers, lag=self.lag,
             **settings,
         )  # fmt: skip
