@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -54,8 +53,8 @@ class Job:
     out: Path
     params: SamplingParams
     seed: int
-    lines: int = 0
-    shards: tuple[Shard, ...] = ()
+    lines: int
+    shards: list[Shard]
 
     def missing(self) -> list[Shard]:
         """The shards that have no results yet."""
@@ -149,18 +148,18 @@ def open_job(
     place = out / RUN
     before = _run_before(place) if place.exists() else None
     seed = params.seed if params.seed is not None else before["seed"] if before else secrets.randbits(32)
-    job = Job(source, out, replace(params, seed=None), seed)
-    offsets = _checked(job, maker)  # of every line
+    params = replace(params, seed=None)
+    offsets = _checked(source, params, seed, maker)  # of every line
     lines = len(offsets)
     digest = sha256()
     with source.open("rb") as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
     now = SCHEMA | {"input_sha256": digest.hexdigest(), "lines": lines}
-    now |= {"shard_lines": shard_lines, "seed": seed, **settings, "params": asdict(job.params)}
+    now |= {"shard_lines": shard_lines, "seed": seed, **settings, "params": asdict(params)}
     now = json.loads(json.dumps(now))  # tuples become lists, as in the file
     if before is None:
-        if out.exists() and any(not re.fullmatch(rf"\.{re.escape(RUN)}\..*tmp", each.name) for each in out.iterdir()):
+        if out.exists() and any(not each.match(f".{RUN}.*.tmp") for each in out.iterdir()):
             raise ValueError(f"{out} is not empty, and has no {RUN} of a run that could be gone on with")
         out.mkdir(parents=True, exist_ok=True)
         write_whole(place, [json.dumps(now, indent=1), "\n"])
@@ -172,7 +171,8 @@ def open_job(
             " give another folder, or what was given then"
         )
     starts = range(0, lines, shard_lines)
-    return replace(job, lines=lines, shards=tuple(Shard(n, min(n + shard_lines, lines), offsets[n]) for n in starts))
+    shards = [Shard(start, min(start + shard_lines, lines), offsets[start]) for start in starts]
+    return Job(source, out, params, seed, lines, shards)
 
 
 def _run_before(place: Path) -> dict[str, Any]:
@@ -188,11 +188,11 @@ def _run_before(place: Path) -> dict[str, Any]:
     return before
 
 
-def _checked(job: Job, maker: SampleMaker) -> list[int]:
+def _checked(source: Path, params: SamplingParams, seed: int, maker: SampleMaker) -> list[int]:
     """Where each line is. ValueError for one that cannot be computed, or if there is none."""
     ids, offsets = dict[str, int](), list[int]()
-    for offset, number, record in numbered(job.source):
-        line = understood(number, record, job.params, job.seed)
+    for offset, number, record in numbered(source):
+        line = understood(number, record, params, seed)
         if line.id in ids:
             raise ValueError(f"line {number} has the id {line.id!r}, which line {ids[line.id]} has too")
         ids[line.id] = number
@@ -202,7 +202,7 @@ def _checked(job: Job, maker: SampleMaker) -> list[int]:
             raise ValueError(f"line {number}: {error}") from None
         offsets.append(offset)
     if not ids:
-        raise ValueError(f"{job.source} holds no prompt")
+        raise ValueError(f"{source} holds no prompt")
     return offsets
 
 
