@@ -22,7 +22,7 @@ from nanoinfer.requests import Completion, Piece
 
 if TYPE_CHECKING:
     from nanoinfer.config import Facts
-    from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.engine.queue import Queued as Row
     from nanoinfer.engine.stats import Gauges, Stats
     from nanoinfer.llm import Params, Prompts
     from nanoinfer.model.gpt2 import GPT2
