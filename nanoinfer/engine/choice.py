@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from nanoinfer.engine.choice_stats import ChoiceStats as ChoiceStats  # noqa: PLC0414
 from nanoinfer.engine.forward import Forward
 from nanoinfer.engine.graphs import CapturedStep, GraphEngine, Key, OnCapture, Replayable, _free_bytes, in_a_line
 from nanoinfer.engine.state import BatchState

@@ -8,7 +8,7 @@ from typing import Any
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine import cpu_sampling
-from nanoinfer.engine.choice import ChoiceStats
+from nanoinfer.engine.choice_stats import ChoiceStats
 from nanoinfer.engine.samplers import SAMPLERS, Samplers
 from nanoinfer.engine.stats import Stats
 from nanoinfer.engines.kernels import KernelMaker

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.choice import ChoiceStats, ChoosingEngine
+from nanoinfer.engine.choice import ChoosingEngine
+from nanoinfer.engine.choice_stats import ChoiceStats
 from nanoinfer.engine.device import Launch
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graphs import Key, pick
