@@ -49,7 +49,7 @@ class Drafting(Queued):
 
 @dataclass(frozen=True)
 class Drafts(Mixed):
-    """What the host brings to a step with drafts, and no piece of a prompt: where rows 0..live-1 must end, and drafts."""
+    """A step with drafts, and no piece of a prompt: where the text of rows 0..live-1 must end, and what each brings."""
 
     ends: list[int]
     drafts: list[Ints[int]]
