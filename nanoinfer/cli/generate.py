@@ -5,15 +5,20 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
 
 from nanoinfer.cli import plugins
-from nanoinfer.cli.errors import Refused, refusing
+from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.options import BATCH, ModelOptions, sampling_options, with_options, with_seeds
 from nanoinfer.cli.output import Writer, figures, json_line, show_stats, write_steps
-from nanoinfer.cli.prompts import check_lengths, read_prompts
-from nanoinfer.cli.terminal import remark
+from nanoinfer.cli.terminal import read_prompts, remark
 from nanoinfer.config import MAX_BATCH
 from nanoinfer.requests import SamplingParams
+
+if TYPE_CHECKING:
+    from nanoinfer.llm import LLM
 
 DEFAULT_NOTE = "nanoinfer: this is `small`, the small model that ships; `-m gpt2` takes GPT-2 from the Hugging Face hub"
 
@@ -22,7 +27,7 @@ DEFAULT_NOTE = "nanoinfer: this is `small`, the small model that ships; `-m gpt2
 def generate(
     prompt: str | None = None,
     *,
-    file: str | None = None,
+    file: typer.FileBinaryRead | None = None,
     lines: bool = False,
     echo: bool = True,
     as_json: bool = False,
@@ -70,16 +75,16 @@ def generate(
     if len(prompts) < model.settings.get("max_batch", MAX_BATCH):  # the cache needs no more rows than there are prompts
         model = model.but(max_batch=len(prompts))
     each = with_seeds(params, len(prompts))
-    check_lengths(prompts, lines, model.name, model.settings.get("max_len"))
     if mine is not None:
         with plugins.needing("generate --mine", plugins.EXTRAS["course"]):
             plugins.load("nanoinfer.generate", "mine")(mine, model, prompts, each, echo, quiet, verbose)
         return
     with model.load() as llm:
+        if lines:
+            check_lines(llm, prompts)
         record = partial(json_line, prompts=prompts, llm=llm) if as_json else None
         writer = Writer(prompts, echo, record, progress=not quiet)
-        with refusing(lines):
-            pieces = llm.stream(prompts, each)
+        pieces = llm.stream(prompts, each)
         if model.model is None and not quiet:
             remark(DEFAULT_NOTE)
         done = write_steps(prompts[0] * echo, pieces) if show_steps else writer.run(pieces)
@@ -87,3 +92,12 @@ def generate(
             remark(figures(done, llm, params.greedy))
         if verbose:
             show_stats(llm)
+
+
+def check_lines(llm: LLM, prompts: list[str]) -> None:
+    """Raise ValueError for the first line that is no prompt of this model, with its number, counted from 1."""
+    for number, prompt in enumerate(prompts, 1):
+        try:
+            llm.requests(prompt)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None

@@ -55,10 +55,8 @@ def probe_driver() -> str | None:
 
 def probe_triton() -> dict[str, Any]:
     """Whether Triton is installed, and what to do where it is not."""
-    found, remedy = installed("triton"), None
-    if found is None:
-        no_wheel = f"there are no wheels for {platform.system()}: use Linux, WSL2 or Colab"
-        remedy = "pip install triton" if sys.platform == "linux" else no_wheel
+    found, no_wheel = installed("triton"), f"there are no wheels for {platform.system()}: use Linux, WSL2 or Colab"
+    remedy = None if found else "pip install triton" if sys.platform == "linux" else no_wheel
     return {"version": found, "interpret": os.environ.get("TRITON_INTERPRET") == "1", "remedy": remedy}
 
 
@@ -66,13 +64,11 @@ def probe_hub() -> dict[str, Any]:
     """Where the hub's cache is, whether gpt2 lies in it, and whether the hub may be asked."""
     found: dict[str, Any] = {"cache": None, "gpt2_cached": False, "offline": False, "problem": None}
     try:
-        import huggingface_hub
-        from huggingface_hub import constants
+        from huggingface_hub import constants, try_to_load_from_cache
 
-        names = ("config.json", "model.safetensors")
-        cached = [huggingface_hub.try_to_load_from_cache(HUB_NAMES["gpt2"], name) for name in names]
         found |= {"cache": str(constants.HF_HUB_CACHE), "offline": bool(constants.HF_HUB_OFFLINE)}
-        found["gpt2_cached"] = all(isinstance(path, str) for path in cached)
+        names = ("config.json", "model.safetensors")
+        found["gpt2_cached"] = all(isinstance(try_to_load_from_cache(HUB_NAMES["gpt2"], name), str) for name in names)
     except Exception as error:
         found["problem"] = f"huggingface_hub cannot be used ({_first_line(error)}): pip install huggingface_hub"
     return found

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nanoinfer.cli.errors import OutputFailed, Stopped
-from nanoinfer.cli.terminal import Output, progress_bar, remark
+from nanoinfer.cli.terminal import colours, progress_bar, remark, write
 from nanoinfer.engine.stats import Stats
 from nanoinfer.requests import Completion, Piece
 
@@ -34,8 +34,8 @@ class Writer:
     def __init__(
         self, prompts: Sequence[str], echo: bool = True, record: Record | None = None, progress: bool = False
     ) -> None:
-        self.out, self.record, self.bar = Output(), record, progress_bar(len(prompts), progress)
-        self.heads = [prompt if echo else "" for prompt in prompts]
+        self.record, self.bar = record, progress_bar(len(prompts), progress)
+        self.heads = [prompt * echo for prompt in prompts]
         self.texts = [""] * len(prompts)  # what has come of each
         self.done: dict[int, Completion] = {}
         self.token_ids: list[int] = []  # of all texts, as they came
@@ -50,19 +50,14 @@ class Writer:
         try:
             with closing(pieces), self.bar:
                 if self.streams:
-                    self.out.write(self.heads[0])
+                    write(self.heads[0])
                 for piece in pieces:
-                    self.token_ids.append(piece.token_id)
-                    self.texts[piece.index] += piece.text
-                    if self.streams:
-                        self.out.write(piece.text)
-                    if piece.completion is not None:
-                        self._finish(piece.completion)
+                    self._take(piece)
         except OutputFailed:
             raise
         except (KeyboardInterrupt, Exception) as error:
             for index in range(self.written, len(self.texts)):
-                if index in self.done or self.texts[index] or self.streams:
+                if self.streams or self.texts[index] or index in self.done:
                     self._write(index)
             if isinstance(error, KeyboardInterrupt):
                 prompts, tokens = len(self.texts), len(self.token_ids)
@@ -72,24 +67,30 @@ class Writer:
             raise
         return [self.done[index] for index in range(len(self.texts))]
 
-    def _finish(self, done: Completion) -> None:
-        """One more is done; write all that waited for it alone."""
-        self.done[done.index], bar = done, self.bar
-        bar.advance(bar.task_ids[0])
+    def _take(self, piece: Piece) -> None:
+        """Take one piece; write all texts that have waited for it alone."""
+        self.token_ids += piece.token_ids
+        self.texts[piece.index] += piece.text
+        if self.streams:
+            write(piece.text)
+        if piece.completion is None:
+            return
+        self.done[piece.index] = piece.completion
+        self.bar.advance(self.bar.task_ids[0])
         if self.written in self.done:
-            bar.stop()  # it may stand on the terminal that the text goes to
+            self.bar.stop()  # it may stand on the terminal that the text goes to
             while self.written in self.done:
                 self._write(self.written)
                 self.written += 1
-            bar.start()
+            self.bar.start()
 
     def _write(self, index: int) -> None:
         if self.streams:
-            self.out.write("\n")  # the text stands there already
+            write("\n")  # the text stands there already
         elif self.record is None:
-            self.out.write(f"==> {index + 1} <==\n{self.heads[index]}{self.texts[index]}\n")
+            write(f"==> {index + 1} <==\n{self.heads[index]}{self.texts[index]}\n")
         elif index in self.done:
-            self.out.write(self.record(self.done[index]))
+            write(self.record(self.done[index]))
 
 
 def write_steps(prompt: str, pieces: Iterable[Piece]) -> list[Completion]:
@@ -97,56 +98,56 @@ def write_steps(prompt: str, pieces: Iterable[Piece]) -> list[Completion]:
 
     The tokens of one step have come at one time.
     """
-    out, pieces, step = Output(), list(pieces), 0
+    pieces, step = list(pieces), 0
     done = pieces[-1].completion
     assert done
-    out.write(prompt)
+    write(prompt)
     for piece, wait in zip(pieces, [1.0, *done.metrics.itl_s], strict=True):
         step += wait > 0
-        if wait and not out.colours:
-            out.write("|")
-        out.write(piece.text, ("cyan", "yellow")[step % 2])
-    out.write("\n")
+        mark = "|" * (wait > 0 and not colours())
+        write(mark + piece.text, ("cyan", "yellow")[step % 2])
+    write("\n")
     return [done]
 
 
 def where(llm: LLM) -> dict[str, str]:
     """Engine, device and dtype by name."""
-    return {"engine": llm.engine, "device": str(llm.model.device), "dtype": llm.facts.dtype}
+    return {"engine": llm.engine, "device": llm.facts.device, "dtype": llm.facts.dtype}
 
 
 def json_line(done: Completion, prompts: Sequence[str], llm: LLM) -> str:
     """One completion as one line of JSON, in ASCII: no terminal and no locale can spoil it."""
-    unasked = ("sample", "logprobs", "prompt_logprobs")  # no option asks for these
     record: dict[str, Any] = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "prompt": prompts[done.index]}
-    record |= {name: value for name, value in asdict(done).items() if name not in unasked}
+    record |= asdict(done) | {"model": llm.facts.model, **where(llm)}
+    for unasked in ("sample", "logprobs", "prompt_logprobs"):  # no option asks for these
+        del record[unasked]
     record["metrics"] |= {name: getattr(done.metrics, name) for name in ("total_s", "decode_tokens_per_s")}
-    return json.dumps({**record, "model": llm.facts.model, **where(llm)}, allow_nan=False) + "\n"
+    return json.dumps(record, allow_nan=False) + "\n"
 
 
 def figures(done: Sequence[Completion], llm: LLM, greedy: bool, before: Stats | None = None) -> str:
     """One line about everything that was generated by one call. before: the counters ahead of it, if not 0."""
-    tokens, one, seeds = sum(len(each.token_ids) for each in done), done[0], f"seed {done[0].seed}"
+    one, tokens, seeds = done[0].metrics, sum(len(each.token_ids) for each in done), f"seed {done[0].seed}"
     ttft, waits = [1000 * each.metrics.ttft_s for each in done], [wait for each in done for wait in each.metrics.itl_s]
+    parts = [f"TTFT {ttft[0]:.1f} ms", "1 token, so no rate"]
     if len(done) > 1:
         rate = tokens / max(each.metrics.total_s for each in done)
-        first = f"{len(done)} prompts, TTFT {min(ttft):.1f} to {max(ttft):.1f} ms, {rate:.1f} tokens/s, {tokens} tokens"
-        seeds = f"seeds {one.seed} to {done[-1].seed}"
+        parts = [
+            f"{len(done)} prompts, TTFT {min(ttft):.1f} to {max(ttft):.1f} ms, {rate:.1f} tokens/s",
+            f"{tokens} tokens",
+        ]
+        seeds = f"seeds {done[0].seed} to {done[-1].seed}"
     elif waits:
-        rate = one.metrics.decode_tokens_per_s
-        first = f"TTFT {ttft[0]:.1f} ms, {rate:.1f} tokens/s after it, {tokens} tokens ({one.finish_reason})"
-    else:
-        first = f"TTFT {ttft[0]:.1f} ms, 1 token, so no rate"
-    parts = [first]
+        parts[1:] = [f"{one.decode_tokens_per_s:.1f} tokens/s after it", f"{tokens} tokens ({done[0].finish_reason})"]
     if llm.config.speculate is not None:
-        before = before or Stats()
-        drafts = llm.stats.draft_tokens - before.draft_tokens
-        parts.append(f"{llm.stats.accepted_tokens - before.accepted_tokens} of {drafts} drafts accepted")
+        accepted, drafts = (
+            getattr(llm.stats, name) - getattr(before or Stats(), name) for name in ("accepted_tokens", "draft_tokens")
+        )
+        parts.append(f"{accepted} of {drafts} drafts accepted")
         if any(waits):  # 0 between tokens of one step
             parts.append(f"{len(waits) / sum(wait > 0 for wait in waits):.2f} tokens a step")
-    return ", ".join(
-        [*parts, "engine {engine} on {device} in {dtype}".format(**where(llm)), seeds + " (greedy, so unused)" * greedy]
-    )
+    parts += ["engine {engine} on {device} in {dtype}".format(**where(llm)), seeds + " (greedy, so unused)" * greedy]
+    return ", ".join(parts)
 
 
 def show_stats(llm: LLM) -> None:
