@@ -42,7 +42,7 @@ def generate(
 
     The prompt is the argument, a file, or standard input (all of it, less one
     newline at its end; at most 16 MiB). With --lines each line is a prompt, and
-    the texts come in order, each when it is done, under a heading ==> 1 <==.
+    the texts come in order, each under a heading ==> 1 <==.
 
     prompt PROMPT: the text to continue; standard input where it is missing or `-`.
     file: read the prompt from this UTF-8 file.

@@ -6,13 +6,14 @@ The JSON is described by `nanoinfer/data/generate.schema.json`; a change that br
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nanoinfer.cli.errors import OutputFailed, Stopped
-from nanoinfer.cli.terminal import colours, progress_bar, remark, write
+from nanoinfer.cli.errors import Stopped
+from nanoinfer.cli.terminal import colours, is_terminal, progress_bar, remark, write
 from nanoinfer.engine.stats import Stats
 from nanoinfer.requests import Completion, Piece
 
@@ -24,23 +25,25 @@ Record = Callable[[Completion], str]
 
 
 class Writer:
-    """Writes texts in the order of their prompts: a single one as it comes, of several each when it is done.
+    """Writes texts in the order of their prompts: the first that is not over as it comes, while the others wait.
 
     echo: each prompt before its text. record: makes a line of JSON of a completion, which is written in place of texts.
-    progress: show a bar, where there is a use for one. Make it ahead of the pieces: what it imports would be part of
-    their TTFT.
+    progress: show a bar, unless texts show it on the same terminal. Make it ahead of the pieces: what it imports would
+    be part of their TTFT.
     """
 
     def __init__(
         self, prompts: Sequence[str], echo: bool = True, record: Record | None = None, progress: bool = False
     ) -> None:
-        self.record, self.bar = record, progress_bar(len(prompts), progress)
-        self.heads = [prompt * echo for prompt in prompts]
-        self.texts = [""] * len(prompts)  # what has come of each
+        several = len(prompts) > 1
+        self.record, self.bar = record, progress_bar(len(prompts), progress and not is_terminal(sys.stdout))
+        self.texts = [
+            f"==> {i} <==\n" * several + prompt * echo for i, prompt in enumerate(prompts, 1)
+        ]  # to be written
         self.done: dict[int, Completion] = {}
+        self.begun = {0}
         self.token_ids: list[int] = []  # of all texts, as they came
-        self.written = 0
-        self.streams = record is None and len(prompts) == 1
+        self.written = 0  # prompts whose texts are
 
     def run(self, pieces: Generator[Piece, None, None]) -> list[Completion]:
         """Write what comes; returns the completions in order.
@@ -49,16 +52,13 @@ class Writer:
         """
         try:
             with closing(pieces), self.bar:
-                if self.streams:
-                    write(self.heads[0])
+                self._write()
                 for piece in pieces:
                     self._take(piece)
-        except OutputFailed:
-            raise
         except (KeyboardInterrupt, Exception) as error:
             for index in range(self.written, len(self.texts)):
-                if self.streams or self.texts[index] or index in self.done:
-                    self._write(index)
+                if index in self.done or (index in self.begun and self.record is None):
+                    write(self._line(index))
             if isinstance(error, KeyboardInterrupt):
                 prompts, tokens = len(self.texts), len(self.token_ids)
                 one = f"{tokens} token{'s' * (tokens != 1)}"
@@ -68,29 +68,25 @@ class Writer:
         return [self.done[index] for index in range(len(self.texts))]
 
     def _take(self, piece: Piece) -> None:
-        """Take one piece; write all texts that have waited for it alone."""
+        self.begun.add(piece.index)
         self.token_ids += piece.token_ids
         self.texts[piece.index] += piece.text
-        if self.streams:
-            write(piece.text)
-        if piece.completion is None:
-            return
-        self.done[piece.index] = piece.completion
-        self.bar.advance(self.bar.task_ids[0])
-        if self.written in self.done:
-            self.bar.stop()  # it may stand on the terminal that the text goes to
-            while self.written in self.done:
-                self._write(self.written)
-                self.written += 1
-            self.bar.start()
+        if piece.completion is not None:
+            self.done[piece.index] = piece.completion
+            self.bar.advance(self.bar.task_ids[0])
+        self._write()
 
-    def _write(self, index: int) -> None:
-        if self.streams:
-            write("\n")  # the text stands there already
-        elif self.record is None:
-            write(f"==> {index + 1} <==\n{self.heads[index]}{self.texts[index]}\n")
-        elif index in self.done:
-            write(self.record(self.done[index]))
+    def _write(self) -> None:
+        """Write all that waits for nothing: texts that are over, and the next one as far as it has come."""
+        while self.written in self.done:
+            write(self._line(self.written))
+            self.written += 1
+        if self.record is None and self.written < len(self.texts):
+            write(self.texts[self.written])
+            self.texts[self.written] = ""
+
+    def _line(self, index: int) -> str:
+        return f"{self.texts[index]}\n" if self.record is None else self.record(self.done[index])
 
 
 def write_steps(prompt: str, pieces: Iterable[Piece]) -> list[Completion]:
@@ -127,23 +123,23 @@ def json_line(done: Completion, prompts: Sequence[str], llm: LLM) -> str:
 
 def figures(done: Sequence[Completion], llm: LLM, greedy: bool, before: Stats | None = None) -> str:
     """One line about everything that was generated by one call. before: the counters ahead of it, if not 0."""
-    one, tokens, seeds = done[0].metrics, sum(len(each.token_ids) for each in done), f"seed {done[0].seed}"
-    ttft, waits = [1000 * each.metrics.ttft_s for each in done], [wait for each in done for wait in each.metrics.itl_s]
-    parts = [f"TTFT {ttft[0]:.1f} ms", "1 token, so no rate"]
+    tokens, times = sum(len(each.token_ids) for each in done), [each.metrics for each in done]
+    ttft, waits = [1000 * each.ttft_s for each in times], [wait for each in times for wait in each.itl_s]
+    seeds = f"seed {done[0].seed}"
     if len(done) > 1:
-        rate = tokens / max(each.metrics.total_s for each in done)
+        rate, seeds = tokens / max(each.total_s for each in times), f"seeds {done[0].seed} to {done[-1].seed}"
         parts = [
-            f"{len(done)} prompts, TTFT {min(ttft):.1f} to {max(ttft):.1f} ms, {rate:.1f} tokens/s",
-            f"{tokens} tokens",
+            f"{len(done)} prompts, TTFT {min(ttft):.1f} to {max(ttft):.1f} ms, {rate:.1f} tokens/s, {tokens} tokens"
         ]
-        seeds = f"seeds {done[0].seed} to {done[-1].seed}"
     elif waits:
-        parts[1:] = [f"{one.decode_tokens_per_s:.1f} tokens/s after it", f"{tokens} tokens ({done[0].finish_reason})"]
+        rate = times[0].decode_tokens_per_s
+        parts = [f"TTFT {ttft[0]:.1f} ms, {rate:.1f} tokens/s after it, {tokens} tokens ({done[0].finish_reason})"]
+    else:
+        parts = [f"TTFT {ttft[0]:.1f} ms, 1 token, so no rate"]
     if llm.config.speculate is not None:
-        accepted, drafts = (
-            getattr(llm.stats, name) - getattr(before or Stats(), name) for name in ("accepted_tokens", "draft_tokens")
-        )
-        parts.append(f"{accepted} of {drafts} drafts accepted")
+        before = before or Stats()
+        accepted = llm.stats.accepted_tokens - before.accepted_tokens
+        parts.append(f"{accepted} of {llm.stats.draft_tokens - before.draft_tokens} drafts accepted")
         if any(waits):  # 0 between tokens of one step
             parts.append(f"{len(waits) / sum(wait > 0 for wait in waits):.2f} tokens a step")
     parts += ["engine {engine} on {device} in {dtype}".format(**where(llm)), seeds + " (greedy, so unused)" * greedy]

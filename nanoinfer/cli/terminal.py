@@ -84,7 +84,7 @@ def remark(text: str) -> None:
 def progress_bar(total: int, wanted: bool) -> Progress:
     """How many of `total` prompts are done, on standard error where that is a terminal and there are several.
 
-    Its one task is task 0. It must be stopped while text is written: both may stand on the same terminal.
+    Its one task is task 0.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
