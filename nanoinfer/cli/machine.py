@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 import sys
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from importlib.metadata import distributions
 from typing import Any
 
 from nanoinfer.model.hub import HUB_NAMES
@@ -19,9 +17,7 @@ LIBRARIES = ("tiktoken", "safetensors", "huggingface_hub")  # what the engine im
 
 def installed(name: str) -> str | None:
     """The version of a library, without importing it; None where it is not installed."""
-    with suppress(PackageNotFoundError):
-        return version(name)
-    return None
+    return next((found.version for found in distributions(name=name)), None)
 
 
 def probe_torch() -> dict[str, Any]:
@@ -43,9 +39,6 @@ def probe_torch() -> dict[str, Any]:
 
 def probe_driver() -> str | None:
     """The NVIDIA driver's version, which is there or not whatever torch was built for."""
-    with suppress(OSError):  # Linux tells it without a program
-        if number := re.search(r"\s(\d+\.[\d.]+)\s", Path("/proc/driver/nvidia/version").read_text().split("\n")[0]):
-            return number[1]
     with suppress(OSError, subprocess.SubprocessError):
         asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
