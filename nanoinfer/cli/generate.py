@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,10 +14,8 @@ from nanoinfer.cli.options import BATCH, ModelOptions, sampling_options, with_op
 from nanoinfer.cli.output import Writer, figures, json_line, show_stats, write_steps
 from nanoinfer.cli.terminal import read_prompts, remark
 from nanoinfer.config import MAX_BATCH
+from nanoinfer.llm import LLM
 from nanoinfer.requests import SamplingParams
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
 
 DEFAULT_NOTE = "nanoinfer: this is `small`, the small model that ships; `-m gpt2` takes GPT-2 from the Hugging Face hub"
 

@@ -6,16 +6,14 @@ Whoever types is as slow as they like, so steps run one by one in this thread, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.terminal import colours, remark, write
+from nanoinfer.llm import LLM
 from nanoinfer.requests import SamplingParams
 from nanoinfer.speculate.drafts import GivenDrafts
 from nanoinfer.text.stop import TextStream
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
 
 HOW = "type a beginning, then guess the next words; Enter alone lets the model go on, /end leaves the text"
 

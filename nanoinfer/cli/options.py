@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,14 +32,8 @@ if TYPE_CHECKING:
 
 TEMPERATURE, TOP_K = 0.8, 40  # pleasant to read rather than faithful; GPT-2's own published samples used top-k 40
 TYPES = {"int": int, "float": float, "bool": bool, "Path": Path, "str": str, "FileBinaryRead": typer.FileBinaryRead}
+Group = tuple[Callable[..., Any], list[inspect.Parameter]]  # options, and what makes one argument of a command of them
 SHORT = {"model": ["-m"], "file": ["-f"], "out": ["-o"], "quiet": ["-q"], "verbose": ["-v"]}
-
-
-class Group(NamedTuple):
-    """Options that make one argument of a command."""
-
-    make: Callable[..., Any]
-    options: list[inspect.Parameter]
 
 
 def derived(owner: Any, *names: str, **more: Any) -> list[inspect.Parameter]:
@@ -77,7 +71,7 @@ def with_options(**groups: Group) -> Callable[[Callable[..., Any]], Callable[...
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         names = inspect.signature(command).parameters
-        flat = [each for name in names for each in (groups[name].options if name in groups else derived(command, name))]
+        flat = [each for name in names for each in (groups[name][1] if name in groups else derived(command, name))]
         made = [(each.name, each.annotation.__metadata__[0]) for each in flat]
         flags = {name: one.param_decls[0].strip(" /") for name, one in made if one.param_decls}
 
@@ -119,7 +113,7 @@ def sampling_options(*ends: str) -> Group:
     chosen = of("max_tokens", flags=["--max-tokens", "-n"])
     chosen += of("temperature", default=None, show_default=str(TEMPERATURE)) + of("top_k", default=TOP_K) + of("top_p")
     chosen += derived(sampling, "greedy", "seed", rich_help_panel="Sampling")
-    return Group(sampling, chosen + of(*ends))
+    return sampling, chosen + of(*ends)
 
 
 def with_seeds(params: SamplingParams, count: int) -> list[SamplingParams]:
@@ -198,5 +192,5 @@ one_row += engine_options(
     "adaptive_drafts", default=None, flags=[" /--all-drafts"], show_default="as many as are faster",
     help="Bring as many drafts as there may be to every step.",
 )  # fmt: skip
-MODEL = Group(ModelOptions, one_row)
-BATCH = Group(ModelOptions, one_row + engine_options("max_batch", "max_graph_batch", "tensor_parallel"))
+MODEL = ModelOptions, one_row
+BATCH = ModelOptions, one_row + engine_options("max_batch", "max_graph_batch", "tensor_parallel")

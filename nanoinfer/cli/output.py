@@ -10,15 +10,13 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanoinfer.cli.errors import Stopped
 from nanoinfer.cli.terminal import colours, is_terminal, progress_bar, remark, write
 from nanoinfer.engine.stats import Stats
+from nanoinfer.llm import LLM
 from nanoinfer.requests import Completion, Piece
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
 
 SCHEMA, SCHEMA_VERSION = "nanoinfer.generate", 1
 Record = Callable[[Completion], str]

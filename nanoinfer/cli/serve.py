@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from nanoinfer.cli.errors import Refused, explained
-from nanoinfer.cli.options import BATCH, Group, ModelOptions, derived, with_options
+from nanoinfer.cli.options import BATCH, ModelOptions, derived, with_options
 from nanoinfer.cli.plugins import needing
 from nanoinfer.cli.terminal import remark
 from nanoinfer.serve.config import BOUNDS, KEY_VARIABLE, ServeConfig, is_loopback
 
 placed = partial(derived, ServeConfig, rich_help_panel="Server")
-SERVER = Group(
+SERVER = (
     ServeConfig,
     placed("host", "port")
     + placed("api_key", envvar=KEY_VARIABLE, show_default=False)

@@ -13,7 +13,7 @@ from nanoinfer.cli.errors import OutputFailed, Refused, explained
 from nanoinfer.cli.generate import DEFAULT_NOTE
 from nanoinfer.cli.guess import HOW, GuessedText
 from nanoinfer.cli.line_input import read_lines
-from nanoinfer.cli.options import MODEL, Group, ModelOptions, sampling_options, with_options, with_seeds
+from nanoinfer.cli.options import MODEL, ModelOptions, sampling_options, with_options, with_seeds
 from nanoinfer.cli.output import Writer, figures, where
 from nanoinfer.cli.terminal import remark
 from nanoinfer.config import LOOKUP, MOST_DRAFTS
@@ -23,7 +23,7 @@ PARAMS = ("temperature", "top-k", "top-p", "max-tokens", "seed")  # commands tha
 NAMES = {name.replace("-", "_"): f"/{name}" for name in (*PARAMS, "engine", "model")}
 
 
-@with_options(params=sampling_options(), given=Group(dict, MODEL.options))
+@with_options(params=sampling_options(), given=(dict, MODEL[1]))
 def shell(*, quiet: bool = False, draft: str | None = None, params: SamplingParams, given: dict[str, Any]) -> None:
     """Type a beginning, watch it continue.
 

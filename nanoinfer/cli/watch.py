@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -15,13 +15,12 @@ from nanoinfer.cli.generate import check_lines
 from nanoinfer.cli.options import BATCH, ModelOptions, output_file, sampling_options, with_options, with_seeds
 from nanoinfer.cli.terminal import from_argument, read_prompts, remark
 from nanoinfer.config import RECIPES
+from nanoinfer.engine.recorder import Recorder
+from nanoinfer.llm import LLM
 from nanoinfer.records import Bounds
 from nanoinfer.requests import Request, SamplingParams
+from nanoinfer.serve.events import Event, Events
 from nanoinfer.serve.recording import as_html
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
-    from nanoinfer.serve.events import Event
 
 BEGINNINGS = (
     "Once upon a time there was a little village by the sea. The people who lived there were kind, and every evening"
@@ -113,9 +112,6 @@ def over_pages(model: ModelOptions) -> ModelOptions:
 
 def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], texts: bool) -> Iterator[Event]:
     """The events of a run in which each request is asked for before the step of its arrival."""
-    from nanoinfer.engine.recorder import Recorder
-    from nanoinfer.serve.events import Events
-
     engine: Any = llm.core
     waits, steps = sorted(zip(arrivals, range(len(requests)), strict=True), reverse=True), 0
     found: list[Event] = []
