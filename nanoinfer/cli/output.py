@@ -79,7 +79,7 @@ class Writer:
         while self.written in self.done:
             write(self._line(self.written))
             self.written += 1
-        if self.record is None and self.written < len(self.texts):
+        if self.record is None and self.written < len(self.texts) and self.texts[self.written]:
             write(self.texts[self.written])
             self.texts[self.written] = ""
 
