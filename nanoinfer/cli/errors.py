@@ -64,6 +64,9 @@ def explained(error: BaseException, names: Mapping[str, str] | None = None) -> C
 
 
 def _ours(error: ValueError) -> bool:
-    """Return whether this package raised the error: one that comes from torch or Python is a bug, not a refusal."""
+    """Return whether this package raised the error: one that comes from torch or Python is a bug, not a refusal.
+
+    An error of an engine in another process has lost its traceback on the way, up to the future that handed it over.
+    """
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return str(frame.f_globals["__name__"]).startswith("nanoinfer.")
+    return str(frame.f_globals["__name__"]).startswith(("nanoinfer.", "concurrent.futures."))

@@ -135,14 +135,6 @@ def output_file(name: str | Path) -> Path:
     return path
 
 
-def check_model(name: str) -> None:
-    """ValueError for a name that no model has; one on the hub is asked for when it is loaded."""
-    if name.startswith("random:"):
-        random_config(name)
-    elif name not in HUB_NAMES and ("/" not in name or name[0] in "./~" or Path(name).exists()):
-        locate(name, None)
-
-
 class ModelOptions:
     """A model, and what was chosen of its engine's settings: the arguments of an `LLM`.
 
@@ -163,8 +155,11 @@ class ModelOptions:
             if "speculate" not in given:
                 raise ValueError(f"{name} needs --speculate")
         EngineConfig(**given)
-        for name in {self.name, given.get("speculate", LOOKUP)} - {LOOKUP, NGRAM}:
-            check_model(name)
+        for name in {self.name, given.get("speculate", LOOKUP)} - {LOOKUP, NGRAM, *HUB_NAMES}:
+            if name.startswith("random:"):
+                random_config(name)
+            elif "/" not in name or name[0] in "./~" or Path(name).exists():  # else the hub is asked when it is loaded
+                locate(name, None)
         self.settings = given if revision is None else {"revision": revision, **given}
 
     def but(self, **changed: Any) -> ModelOptions:
