@@ -16,7 +16,7 @@ from nanoinfer.capacity import free_host_memory
 from nanoinfer.cli import machine
 from nanoinfer.cli.options import with_options
 from nanoinfer.cli.terminal import write
-from nanoinfer.config import ENGINES, RECIPES
+from nanoinfer.config import ENGINES, RECIPES, fastest
 from nanoinfer.model.config import PRESETS
 
 SCHEMA, SCHEMA_VERSION = "nanoinfer.doctor", 1
@@ -133,6 +133,7 @@ def show(report: dict[str, Any]) -> str:
     for one in report["engines"]:
         said = ["runs" if one["runs"] else "does not run", one["remedy"] or one["note"]]
         rows.append((f"  {one['name']}", ": ".join(filter(None, said))))
+    rows.append(("  auto", fastest(bool(gpus), triton["version"] is not None)))
     lines = [f"{name:<17} {value}".rstrip() for name, value in rows] + ["", BATCH]
     lines += [f"  {name:<12}" + "".join(f" {cell:>16}" for cell in cells) for name, *cells in table(report["memory"])]
     verdict = "nanoinfer runs here." if report["runs"] else f"nanoinfer does not run here: {report['problem']}."

@@ -14,7 +14,7 @@ from nanoinfer.cli.errors import CommandError, Refused
 from nanoinfer.cli.generate import check_lines
 from nanoinfer.cli.options import BATCH, ModelOptions, output_file, sampling_options, with_options, with_seeds
 from nanoinfer.cli.terminal import from_argument, read_prompts, remark
-from nanoinfer.config import RECIPES
+from nanoinfer.config import RECIPES, fastest
 from nanoinfer.engine.recorder import Recorder
 from nanoinfer.llm import LLM
 from nanoinfer.records import Bounds
@@ -105,7 +105,7 @@ def over_pages(model: ModelOptions) -> ModelOptions:
     engine = model.settings["engine"]
     if engine == "auto":
         on_gpu = choose_device(model.settings.get("device")).type == "cuda" and has_triton()
-        engine = "paged-graph" if on_gpu else "paged"
+        engine = fastest(True, True) if on_gpu else "paged"
     shares = RECIPES[engine].cache == "paged"
     return model.but(engine=engine, **{"prefix_caching": True, "preemption": True} if shares else {})
 
