@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
 
+    Prompts = Prompt | Sequence[Prompt]
+    Params = SamplingParams | Sequence[SamplingParams] | None
+
 DEFAULT_MODEL = "small"
 
 
@@ -165,11 +168,7 @@ class LLM:
         weakref.finalize(self, rank.close)  # at exit, too
         return rank
 
-    def generate(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> list[Completion]:
+    def generate(self, prompts: Prompts, params: Params = None) -> list[Completion]:
         """Continue one prompt or several; a list in the order of the prompts, also for a single one.
 
         prompts: text or token ids, or a list of these. params: one for all, one a prompt, or None for the defaults.
@@ -180,11 +179,7 @@ class LLM:
         # By numbers: as many new tuples would set off a collection of garbage.
         return sorted(done, key=lambda completion: completion.index * SAMPLES_LIMIT + completion.sample)
 
-    def stream(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> Generator[Piece, None, None]:
+    def stream(self, prompts: Prompts, params: Params = None) -> Generator[Piece, None, None]:
         """As `generate`, but piece by piece as tokens come; pieces of several prompts come interleaved.
 
         The prompts are checked now, and computed from the first piece that is read on, however slowly the others are.
