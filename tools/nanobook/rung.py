@@ -12,8 +12,8 @@ from nanobook.source import code_lines
 from nanobook.syllabus import ENGINE, Syllabus, engine_root, file_of, syllabus
 from nanocourse.exercises.chapters import root
 from nanoinfer.chapters import ENGINES
+from nanoinfer.cli import terminal
 from nanoinfer.cli.errors import Refused
-from nanoinfer.cli.terminal import Output
 
 EPILOG = """\
 Examples:
@@ -79,12 +79,12 @@ def rung(
     """Show the files of chapters 1 to N in the order in which they are read, with lines of code; or write them."""
     table = reading_order(syllabus(), number, number if diff else 1)
     if to is None:
-        Output().write(table)
+        terminal.write(table)
         return
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise Refused(f"{to} exists and is not empty")
     write(to, number)
-    Output().write(f"{to}: read README.md first\n")
+    terminal.write(f"{to}: read README.md first\n")
 
 
 def files(book: Syllabus, number: int, first: int = 1) -> list[tuple[int, str]]:
