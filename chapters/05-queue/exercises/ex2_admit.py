@@ -71,7 +71,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Who may begin",
+    title="Who may start",
     reference=admit,
     task=(
         "Blocks are taken one by one while a row runs, but a row that has begun must be able to end. Say which of the\n"
@@ -85,7 +85,7 @@ EXERCISE = Spec(
     ),
     lines=15,
     example=_example,
-    section="Who may begin",
+    section="Who may start",
     axes=("list", "item"),
     typed=True,
     tolerance=1e-9,
