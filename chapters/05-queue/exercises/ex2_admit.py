@@ -78,10 +78,10 @@ EXERCISE = Spec(
         "waiting requests may begin with the blocks that there are, and which never can."
     ),
     invariants=(
-        "if every row goes on to its longest text, all find the blocks that they need",
+        "if every row grows to its longest text, each finds the blocks that it needs",
         "a text of n tokens needs n / block_size blocks, rounded up, and no two rows share a block",
-        "of the requests that are not refused, those that begin are the first ones",
-        "what is refused would be refused on an idle engine, too",
+        "of the requests that are not refused, the first ones in line begin",
+        "a request that is refused would be refused by an idle engine, too",
     ),
     lines=15,
     example=_example,
