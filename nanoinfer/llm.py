@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig, Facts, fastest
 from nanoinfer.engine.loop import CLOSED, EngineLoop, Mailbox
-from nanoinfer.requests import SAMPLES_LIMIT, Completion, Piece, Request, SamplingParams, uncollected
-from nanoinfer.worker import Worker
+from nanoinfer.requests import SAMPLES_LIMIT, Completion, Piece, Request, SamplingParams
 
 if TYPE_CHECKING:
     import torch
 
-    from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.engine.queue import Queued as Row
     from nanoinfer.engine.stats import Stats
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.parallel.rank import Rank
@@ -131,11 +130,11 @@ class LLM:
         shape, seeds = self.model.config, random.Random(config.seed)
         self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
         self.facts = self._facts(name, device)
-        threads = None if device.type == "cuda" else Threads(rank.threads(config.threads) if rank else config.threads)
-        if threads is not None:
-            threads.try_products(self.model.layers[0].c_fc[0].detach())
-        self._worker = Worker("nanoinfer")
-        self.loop = EngineLoop(self.core, self._worker, threads)
+        if device.type == "cuda":
+            self.loop = EngineLoop(self.core)
+        else:
+            threads = Threads(rank.threads(config.threads) if rank else config.threads)
+            self.loop = EngineLoop(self.core, threads.step)
         if rank:
             rank.begin(self.loop)
 
@@ -206,8 +205,7 @@ class LLM:
         self._check_open()
         posted: SimpleQueue[list[Row]] = SimpleQueue()
         mailbox = Mailbox(posted.put)
-        with uncollected():
-            left = set(self.loop.submit(make(), mailbox, asked, every_token))
+        left = set(self.loop.submit(make(), mailbox, asked, every_token))
         try:
             while left:
                 for row in _next(posted):
@@ -245,7 +243,7 @@ class LLM:
         """
         self._check_open()
         if RECIPES[self.engine].launch == "graph":
-            self._worker.submit(self._warm_up, on_capture).result()
+            self.loop.worker.submit(self._warm_up, on_capture).result()
 
     def _warm_up(self, on_capture: Callable[[int, int], None] | None) -> None:
         core: Any = self.core
@@ -271,7 +269,7 @@ class LLM:
             with told, self._torch.cuda.device_of(tokens):  # type: ignore[no-untyped-call]
                 return forward_logits(self.model, tokens)
 
-        return self._worker.submit(run).result() if self.rank else run()
+        return self.loop.worker.submit(run).result() if self.rank else run()
 
     def close(self) -> None:
         """Give the model's memory back. The LLM cannot be used afterwards: its open streams raise RuntimeError."""

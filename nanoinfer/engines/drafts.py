@@ -8,8 +8,7 @@ from typing import Any
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine import cpu_sampling
 from nanoinfer.engine.choice import ChoiceStats
-from nanoinfer.engine.quick import QuickChoice
-from nanoinfer.engine.samplers import SAMPLERS, Samplers
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.engines.kernels import KernelMaker
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -20,10 +19,6 @@ from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged
 from nanoinfer.speculate.lookup import PromptLookup
 from nanoinfer.speculate.ngram import VOCABULARY, NGrams, RepeatsOrNGrams
 from nanoinfer.speculate.pays import Pays
-
-
-class EagerDrafts(PlainDrafts, QuickChoice):
-    """Chapter 7 over the engine of chapters 1 to 3."""
 
 
 class DraftQueue(GraphDrafts):
@@ -46,7 +41,7 @@ class DraftMaker(KernelMaker):
         super().__init__(*args, **settings)
         self.speculate, self.draft_tokens, self.adaptive, self.seed = speculate, draft_tokens, adaptive_drafts, seed
         if speculate is not None:
-            self.eager, self.on_device, self.captured_pages = EagerDrafts, DraftQueue, VerifiedPaged
+            self.eager, self.on_device, self.captured_pages = PlainDrafts, DraftQueue, VerifiedPaged
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()
@@ -75,5 +70,5 @@ class DraftMaker(KernelMaker):
             raise ValueError(f"a draft model must be on the model's device, {model.device}, not {draft.device}")
         max_len = min(self.max_len, draft.config.n_positions)
         cache = CapturedDense(draft.config, self.max_batch, max_len, draft.device, draft.dtype)
-        samplers = SAMPLERS if self.on_gpu else Samplers(filtered=cpu_sampling.sample_filtered)
+        samplers = SAMPLERS if self.on_gpu else cpu_sampling.SAMPLERS
         return DraftModel(draft, cache, self.max_batch, samplers, self.budget)

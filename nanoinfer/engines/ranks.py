@@ -36,5 +36,5 @@ class RankMaker(DraftMaker):
         if self.rank and self.graphs and self.kernels:
             self.model.ops = self.rank.ops(self.model.ops)
         if not (self.on_gpu or self.graphs):
-            samplers = samplers._replace(filtered=cpu_sampling.sample_filtered)
+            samplers = cpu_sampling.SAMPLERS
         return samplers

@@ -9,8 +9,8 @@ from torch import Tensor
 from nanoinfer.cache.none import NoCache
 from nanoinfer.engine.device import Launch
 from nanoinfer.engine.engine import Sequence, Work
-from nanoinfer.engine.mixed import Mixed
-from nanoinfer.engine.scores import ScoredPiece, following
+from nanoinfer.engine.logprobs import following
+from nanoinfer.engine.mixed import Mixed, Piece
 from nanoinfer.engine.step import Layout
 from nanoinfer.parallel.leader import LeadingEngine, RankEngine
 
@@ -53,7 +53,7 @@ class NaiveRank(RankEngine):
 
     def prefill_of(self, work: list[Work], begun: list[Sequence]) -> Mixed:
         pieces = [
-            ScoredPiece(s.row, start, s.tokens[:count], True, following(s, start, count) if s in begun else ())
+            Piece(s.row, start, s.tokens[:count], True, following(s, start, count) if s in begun else ())
             for s, start, count in work
         ]
         return Mixed(pieces, [], [])

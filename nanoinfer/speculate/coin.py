@@ -8,7 +8,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.scores import Scored as Row
+from nanoinfer.engine.queue import Queued as Row
 from nanoinfer.speculate.drafts import agreeing
 from nanoinfer.speculate.lookup import PromptLookup
 

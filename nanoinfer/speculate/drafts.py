@@ -14,7 +14,7 @@ NONE = -1  # in place of a draft, where a sequence has fewer than another
 if TYPE_CHECKING:  # the shell takes guesses before it needs torch
     from torch import Tensor
 
-    from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.engine.queue import Queued as Row
 
 
 class Drafter(Protocol):

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from nanoinfer.engine.engine import Sequence, Work
-from nanoinfer.engine.queue import Listener, Queued, QueueEngine
-from nanoinfer.engine.scores import PlainScores, Scored
+from nanoinfer.engine.queue import Queued, QueueEngine
+from nanoinfer.engine.scores import PlainScores
 from nanoinfer.model.batch import Batch
 from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.speculate.drafts import DeviceDrafter, Drafter, agreeing
@@ -30,8 +30,8 @@ from nanoinfer.speculate.pays import Pays
 
 
 @dataclass(eq=False)
-class Drafting(Scored):
-    """A `Scored` sequence that may bring drafts. ahead: tokens that it may have been fed beyond `cached`."""
+class Drafting(Queued):
+    """A `Queued` sequence that may bring drafts. ahead: tokens that it may have been fed beyond `cached`."""
 
     ahead: int = 0
 
@@ -49,6 +49,8 @@ class DraftEngine(QueueEngine):
     Prompts, penalties and logprobs have steps without drafts. pays: None brings as many drafts as there may be.
     """
 
+    sequence = Drafting
+
     def __init__(self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Pays | None, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.draft_tokens, self.adaptive, self.seconds = draft_tokens, adaptive, 0.0
@@ -64,9 +66,6 @@ class DraftEngine(QueueEngine):
         if self.texts:
             self.texts.forget([s])  # type: ignore[list-item]
         super().leave(s)
-
-    def sequence(self, request: Request, listener: Listener | None, every_token: bool, asked: float) -> Queued:
-        return Drafting(request, listener=listener, every_token=every_token, asked=asked)
 
     def step(self) -> list[Sequence]:
         """As the base's; steps of decoding sequences alone are timed, and looked at.

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.scores import Scored as Row
+from nanoinfer.engine.queue import Queued as Row
 from nanoinfer.engine.state import upload
 from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.kernels.available import kernels_for

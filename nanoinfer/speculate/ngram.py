@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nanoinfer.engine.scores import Scored as Row
+from nanoinfer.engine.queue import Queued as Row
 from nanoinfer.speculate.drafts import agreeing
 from nanoinfer.speculate.lookup import Texts, followed
 

@@ -34,16 +34,16 @@ from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.samplers import greedy, sample
 from nanoinfer.engine.sampling import gumbel, sample_filtered
+from nanoinfer.engine.scores import PlainScores
 from nanoinfer.engine.state import BatchState, Fetch
-from nanoinfer.engines.drafts import DraftQueue, EagerDrafts
+from nanoinfer.engines.drafts import DraftQueue
 from nanoinfer.engines.kernels import KernelQueue
-from nanoinfer.engines.queue import EagerQueue
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.speculate.coin import CoinDrafter
-from nanoinfer.speculate.engine import Run
+from nanoinfer.speculate.engine import PlainDrafts, Run
 from nanoinfer.speculate.graphs import VerifiedPaged
 from nanoinfer.speculate.lookup import PromptLookup
 from nanoinfer.speculate.pays import Pays
@@ -221,7 +221,7 @@ class History:
             settings |= {"draft_tokens": random.randint(1, 9), "adaptive": random.choice([None, None, Toggled(random)])}
             settings["drafter"] = self.drafter = self.make_drafter(settings["draft_tokens"])
         if not self.captured:
-            engine: Any = (EagerDrafts if self.drafts else EagerQueue)(model, self.cache, max_batch, **settings)
+            engine: Any = (PlainDrafts if self.drafts else PlainScores)(model, self.cache, max_batch, **settings)
             watch(engine, "choose", self.note_eager)
             return engine
         scoring = PenaltySampler(max_batch, VOCAB, CPU, self.counted(sample))
@@ -321,7 +321,7 @@ class History:
         stats = self.engine.stats
         return self.audit.happened + Counter(
             preempted=stats.preemptions, cached=stats.cached_tokens, recomputed=stats.recomputed_tokens,
-            failures=self.failures, evicted=getattr(self.blocks, "evictions", 0), verified=stats.verify_steps,
+            failures=self.failures, evicted=getattr(self.shadow, "evictions", 0), verified=stats.verify_steps,
             accepted=stats.accepted_tokens, behind=stats.verify_steps * (self.lag > 0),
         )  # fmt: skip
 

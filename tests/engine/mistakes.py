@@ -14,7 +14,6 @@ from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.queue import QueueEngine
-from nanoinfer.engine.scores import DeviceScores
 from nanoinfer.engine.state import BatchState
 from nanoinfer.speculate import engine, graphs
 from nanoinfer.speculate.engine import DraftEngine, PlainDrafts
@@ -53,7 +52,7 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
     "each piece is a token short": ("only the last piece is cut", edited(
         QueueEngine, "feed", COUNT, "min(pending, self.chunk, left, max(1, left - 1))")),
     "one row at a time": ("nobody waits without a cause", edited(
-        QueueEngine, "admit_next", "self.waiting and self.free", "self.waiting and not self.running")),
+        QueueEngine, "admit_next", "not self.free", "self.running")),
     "a step for nothing": ("no step is empty without a cause", changed(QueueEngine, "schedule", stopped)),
     "one token more than the budget": ("the budget holds", edited(
         QueueEngine, "feed", COUNT, "min(pending, self.chunk, left + 1)")),
@@ -84,7 +83,7 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
     "tokens after the end": ("", edited(
         QueueEngine, "give", "if s.ended or length", "if not s.ended and length")),
     "pieces bring tokens": ("", edited(QueueEngine, "give", "if s.ended or length != len(text)", "if s.ended")),
-    "the last token is told twice": ("", edited(QueueEngine, "heard", "self.tell(s)", "self.tell(s), self.tell(s)")),
+    "the last token is told twice": ("", edited(QueueEngine, "finish", "self.tell(s)", "self.tell(s), self.tell(s)")),
     "rows that left are live": ("", changed(BatchState, "free", nothing)),
     "the state moves nothing": ("", changed(BatchState, "move", nothing)),
     "tables stay where they are": ("", changed(CapturedPaged, "move", nothing)),
@@ -99,9 +98,10 @@ WITH_PREEMPTION: dict[str, tuple[str, Mutate]] = {
         QueueEngine, "preempt", "self.stats.preemptions += 1", "pass")),
     "preempted rows come back ahead of their tokens": ("", edited(
         QueueEngine, "admit_next", "len(s.tokens) < s.awaited or", "")),
-    "a row comes back at step 0": ("", edited(DeviceScores, "begun", "s.generated", "0")),
+    "a row comes back at step 0": ("", edited(DeviceEngine, "begun", "s.generated", "0")),
     "a row that comes back does not begin": ("", edited(DeviceEngine, "leave", "self.kinds.pop(s, None)", "pass")),
-    "a preempted row that has ended comes back": ("", edited(QueueEngine, "admit_next", "if s.ended:", "if False:")),
+    "a preempted row that has ended comes back": ("", edited(
+        QueueEngine, "finish", "(s.cancelled or s.awaited)", "s.cancelled")),
     "a preempted row's tokens are kept, and not awaited": ("", edited(
         QueueEngine, "preempt", "s.cached + 1 if s.decoding else len(s.tokens)", "len(s.tokens)")),
 }  # fmt: skip
@@ -142,10 +142,8 @@ SHARED: dict[str, tuple[str, Mutate]] = {
         SharedRoom, "admit", "() if sequence.params.prompt_logprobs is not None else known", "known")),
     "the keys of the text before": ("what is known is found", edited(
         SharedBlocks, "find", "if data != self._asked[0]:", "if data and not self._asked[0]:")),
-    "each attempt is counted": ("a refused row changes nothing", edited(
-        SharedBlocks, "reserve", "return False", "self.asked_tokens += len(text); return False")),
-    "a row is counted twice": ("an admitted row is counted, once", edited(
-        SharedBlocks, "reserve", "+= len(text)", "+= 2 * len(text)")),
+    "a refused row has its text": ("a refused row changes nothing", edited(
+        SharedBlocks, "reserve", "return False", "self.texts[row] = [b'']; return False")),
     "idle blocks are room, claimed or not": ("room is what no row owns, claims or has reserved", edited(
         SharedBlocks, "reserve", "self.available - sum(block in self.idle for block in hits)", "self.available")),
     "what is known is no room": ("what is reserved is there", lambda patch: patch.setattr(
@@ -155,9 +153,9 @@ SHARED: dict[str, tuple[str, Mutate]] = {
     "a key is the block's tokens alone": (EXPECTED, edited(
         SharedBlocks, "_extend", "keys[-1] if keys else self.identity", "self.identity")),
     "a block is found ahead of the step that fills it": (EXPECTED, edited(
-        SharedBlocks, "extend", "tokens // self.block_size", "len(self.owned[row])")),
+        SharedBlocks, "extend", "tokens // self.block_size)", "len(self.owned[row]))")),
     "a text is known before it is fed": ("a block that can be found is written", edited(
-        QueueEngine, "leave", "s.tokens[: s.cached]", "s.tokens")),
+        QueueEngine, "leave", "s.tokens, s.cached", "s.tokens, len(s.tokens)")),
     "a forgotten block keeps its key": ("a key is its block's", edited(
         SharedBlocks, "_evict", "self.keys.pop(block)", "self.keys[block]")),
     "what is held is forgotten": ("what a row owns is given to no other", edited(
@@ -165,8 +163,6 @@ SHARED: dict[str, tuple[str, Mutate]] = {
         "block = next(iter(self.known.values())); self.idle.pop(block, None)")),
     "the newest is forgotten": ("the least recently used goes first", edited(
         SharedBlocks, "_evict", "popitem(last=False)", "popitem()")),
-    "evictions are counted twice": ("what is forgotten is counted", edited(
-        SharedBlocks, "allocate", "self.evictions += 1", "self.evictions += 2")),
     "a hit is not counted": ("a block counts its rows", edited(
         SharedBlocks, "reserve", "self.users.get(block, 0) + 1", "1")),
     "from the beginning on": ("the end of a text goes before its beginning", edited(

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.engine.scores import Scored as Row
+from nanoinfer.engine.queue import Queued as Row
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.speculate.coin import CoinDrafter
 from nanoinfer.speculate.lookup import PromptLookup, look_up
