@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
@@ -95,6 +96,9 @@ class LLM:
         if config.recipe.cache == "paged" and on_gpu and not has_triton():
             what = f"engine {config.engine} needs Triton on a GPU"
             raise ValueError(f"{what}: pip install triton, or use an engine dense")
+        if config.engine == "naive" and config.recipe.cache != "naive":
+            why = "drafts" if config.speculate is not None else "ranks"
+            warnings.warn(f"engine naive runs as engine dense does: {why} need a cache", RuntimeWarning, stacklevel=4)
         if config.fused and not (on_gpu and has_triton()):
             raise ValueError("fused kernels need a CUDA GPU and Triton")
         return config
@@ -265,7 +269,7 @@ class LLM:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
 
         def run() -> torch.Tensor:
-            told = self.rank.all_do("plain_pass", tokens.tolist()) if self.rank else nullcontext()
+            told = self.rank.all_do("forward_logits", tokens.tolist()) if self.rank else nullcontext()
             with told, self._torch.cuda.device_of(tokens):  # type: ignore[no-untyped-call]
                 return forward_logits(self.model, tokens)
 
