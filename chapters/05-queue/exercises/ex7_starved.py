@@ -104,14 +104,14 @@ EXERCISE = Spec(
     reference=check_queue,
     task=(
         "Write the test that a queue must pass. It is marked both ways: right queues must pass it, and queues\n"
-        "with one mistake each must fail it, with an AssertionError. Six of them stand on the page \"Queues that\n"
+        "with one mistake each must fail it, with an AssertionError. Six of them are on the page \"Queues that\n"
         "starved\", and there are others. Their model recites: a block with wrong content is a wrong letter.\n"
         "Each queue is tried for 10 seconds at most: a hundred short histories are enough."
     ),
     invariants=(
         "a request gets the same letters whatever runs beside it, before it and after it",
         "a row that waits too long is as wrong as one that gets a wrong letter",
-        "what leaks shows where room is short, and to the request that needs all of it",
+        "a leak shows only when memory is short, or when a request needs all of it",
     ),
     lines=35,
     example=lambda: lent(toy.Queue),
