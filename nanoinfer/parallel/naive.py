@@ -9,7 +9,6 @@ from torch import Tensor
 from nanoinfer.cache.none import NoCache
 from nanoinfer.engine.device import Launch
 from nanoinfer.engine.engine import Sequence, Work
-from nanoinfer.engine.logprobs import following
 from nanoinfer.engine.mixed import Mixed, Piece
 from nanoinfer.engine.step import Layout
 from nanoinfer.parallel.leader import LeadingEngine, RankEngine
@@ -53,7 +52,7 @@ class NaiveRank(RankEngine):
 
     def prefill_of(self, work: list[Work], begun: list[Sequence]) -> Mixed:
         pieces = [
-            Piece(s.row, start, s.tokens[:count], True, following(s, start, count) if s in begun else ())
+            Piece(s.row, start, s.tokens[:count], True, s.following(start, count) if s in begun else ())
             for s, start, count in work
         ]
         return Mixed(pieces, [], [])
