@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
+
+    Prompts = Prompt | Sequence[Prompt]
+    Params = SamplingParams | Sequence[SamplingParams] | None
 
 DEFAULT_MODEL = "small"
 
@@ -95,6 +99,9 @@ class LLM:
         if config.recipe.cache == "paged" and on_gpu and not has_triton():
             what = f"engine {config.engine} needs Triton on a GPU"
             raise ValueError(f"{what}: pip install triton, or use an engine dense")
+        if config.engine == "naive" and config.recipe.cache != "naive":
+            why = "drafts" if config.speculate is not None else "ranks"
+            warnings.warn(f"engine naive runs as engine dense does: {why} need a cache", RuntimeWarning, stacklevel=4)
         if config.fused and not (on_gpu and has_triton()):
             raise ValueError("fused kernels need a CUDA GPU and Triton")
         return config
@@ -161,11 +168,7 @@ class LLM:
         weakref.finalize(self, rank.close)  # at exit, too
         return rank
 
-    def generate(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> list[Completion]:
+    def generate(self, prompts: Prompts, params: Params = None) -> list[Completion]:
         """Continue one prompt or several; a list in the order of the prompts, also for a single one.
 
         prompts: text or token ids, or a list of these. params: one for all, one a prompt, or None for the defaults.
@@ -176,11 +179,7 @@ class LLM:
         # By numbers: as many new tuples would set off a collection of garbage.
         return sorted(done, key=lambda completion: completion.index * SAMPLES_LIMIT + completion.sample)
 
-    def stream(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> Generator[Piece, None, None]:
+    def stream(self, prompts: Prompts, params: Params = None) -> Generator[Piece, None, None]:
         """As `generate`, but piece by piece as tokens come; pieces of several prompts come interleaved.
 
         The prompts are checked now, and computed from the first piece that is read on, however slowly the others are.
@@ -265,7 +264,7 @@ class LLM:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
 
         def run() -> torch.Tensor:
-            told = self.rank.all_do("plain_pass", tokens.tolist()) if self.rank else nullcontext()
+            told = self.rank.all_do("forward_logits", tokens.tolist()) if self.rank else nullcontext()
             with told, self._torch.cuda.device_of(tokens):  # type: ignore[no-untyped-call]
                 return forward_logits(self.model, tokens)
 

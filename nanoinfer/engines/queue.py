@@ -51,11 +51,11 @@ class QueueMaker:
 
     def make(self) -> Any:
         """Make the engine."""
-        settings = self.settings()
+        settings, cache = self.settings(), self.cache()  # ahead of what may be recorded: the cache takes most memory
         if self.device_state:
             settings |= self.recording() | {"samplers": self.samplers()}
         kind = self.on_device if self.device_state else self.eager
-        return kind(self.model, self.cache(), self.max_batch, **settings)
+        return kind(self.model, cache, self.max_batch, **settings)
 
     def settings(self) -> dict[str, Any]:
         """Return what every `QueueEngine` is told."""
@@ -69,7 +69,8 @@ class QueueMaker:
         rows = self.max_batch if self.max_rows is None else min(self.max_batch, self.max_rows)
         if not self.on_gpu:
             return {"recorder": None, "max_rows": rows, "lag": 0, "why_not": "a CPU records no steps"}
-        return {"recorder": CudaRecorder(self.model.device), "max_rows": rows, "lag": LAG if rows else 0}
+        recorder = CudaRecorder(self.model.device) if rows else None
+        return {"recorder": recorder, "max_rows": rows, "lag": LAG if rows else 0}
 
     def samplers(self) -> Any:
         """Return what chooses tokens, penalties and logprobs included."""

@@ -15,9 +15,8 @@ from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.engine.state import BatchState
-from nanoinfer.speculate import engine, graphs
-from nanoinfer.speculate.engine import DraftEngine, PlainDrafts
-from nanoinfer.speculate.graphs import GraphDrafts
+from nanoinfer.speculate import verify
+from nanoinfer.speculate.engine import DraftEngine
 from tests.conftest import changed
 from tests.engine.drafting import edited
 
@@ -172,42 +171,37 @@ SHARED: dict[str, tuple[str, Mutate]] = {
 }  # fmt: skip
 
 DRAFTS: dict[str, tuple[str, Mutate]] = {
-    "all that is chosen is kept": ("", edited(engine, "accept", "own[: agreeing(draft, own) + 1]", "own")),
-    "what is rejected is cached": ("", edited(PlainDrafts, "run", "start + count + len(run.tokens) - 1", "s.cached")),
-    "noise by the step of the row": ("", edited(PlainDrafts, "choose_each", "s.generated + n)", "s.generated)")),
-    "drafts stay in a text": ("", edited(PlainDrafts, "lay_out", "[*s.tokens, *draft]", "s.tokens.__iadd__(draft)")),
     "drafts beyond the budget": ("the budget holds", edited(DraftEngine, "limits", "// max(1, len(work))", "")),
-    "drafts beyond the end": ("", edited(DraftEngine, "limits", "s.end - 1 - start", "s.end + 9 - start")),
     "drafts beyond the pool": ("", edited(
         DraftEngine, "room_for", "return min(limit, int(self.blocks.room(s.row)) - need)", "return limit")),
     "drafts beside penalties": ("", edited(DraftEngine, "drafting", "and not s.params.scores", "")),
-    "tokens of one step come in two": ("", edited(DraftEngine, "settle", "if n < len(run.tokens)", "if n == 0")),
+    "tokens of one step come in two": ("", edited(DraftEngine, "settle", "if n < len(run)", "if n == 0")),
 }  # fmt: skip
 
 WITHIN: dict[str, tuple[str, Mutate]] = {
     "the position of rejected tokens is kept": ("", edited(
-        graphs, "verify_step", "add_(counts[:, 0])", "add_(going[:, 0] * (k + 1))")),
-    "a draft is kept behind a wrong one": ("", edited(graphs, "verify_step", ".cumprod(1)", ".int()")),
-    "captured noise by the step of the row": ("", edited(
-        graphs, "verify_step", "each.step.add_((places - position).flatten())", "each.step.add_(0)")),
+        verify, "verify_step", "add_(counts)", "add_(going * work.shape[1])")),
+    "a draft is kept behind a wrong one": ("", edited(verify, "accept", ".cumprod(1)", "")),
+    "noise by the step of the row": ("", edited(verify, "choose_each", "each % columns", "0")),
     "padding writes where its row is": ("", edited(
-        graphs, "verify_step", "rows.row[:, None], state.dummy", "rows.row[:, None], rows.row[:, None]")),
-    "plain steps behind drafts": ("", edited(GraphDrafts, "schedule", "or (drafting and bool(self.in_flight))", "")),
+        verify, "lay_out", "rows.row[:, None], state.dummy", "rows.row[:, None], rows.row[:, None]")),
+    "drafts beyond the end": ("", edited(verify, "verify_step", "(places < work[:, :1])", "(places > -1)")),
+    "plain steps behind drafts": ("", edited(DraftEngine, "schedule", "or (drafting and bool(self.in_flight))", "")),
     "nobody waits for drafts on their way": ("", edited(
-        GraphDrafts, "schedule", "drafting != self.verifying", "False")),
-    "no step waits for room": ("", edited(GraphDrafts, "short", "bool(self.blocks)", "False")),
-    "what is ahead stays ahead": ("", edited(GraphDrafts, "settle", "s.ahead -= count - 1", "pass")),
-    "nothing is ahead": ("", edited(GraphDrafts, "pack", "s.ahead += count - 1", "pass")),
-    "accepted tokens are not cached": ("", edited(GraphDrafts, "settle", "max(0, own - 1)", "0")),
-    "a step past the end has fed a token": ("", edited(GraphDrafts, "settle", ", s.end - 1)", ", s.end)")),
+        DraftEngine, "schedule", "drafting != self.verifying", "False")),
+    "no step waits for room": ("", edited(DraftEngine, "short", "bool(self.blocks)", "False")),
+    "what is ahead stays ahead": ("", edited(DraftEngine, "settle", "s.ahead -= count - 1", "pass")),
+    "nothing is ahead": ("", edited(DraftEngine, "pack", "s.ahead + count - 1", "s.ahead")),
+    "accepted tokens are not cached": ("", edited(DraftEngine, "settle", "max(0, own - 1)", "0")),
+    "a step past the end has fed a token": ("", edited(DraftEngine, "settle", ", s.end - 1)", ", s.end)")),
     "blocks past the end": ("room is reserved for what comes", edited(
         DraftEngine, "room_for", "min(s.cached + s.ahead + 1, s.end)", "s.cached + s.ahead + 1")),
-    "blocks for the newest token alone": ("", edited(GraphDrafts, "pack", "self.cache.news(fed)", "[]")),
+    "blocks for the newest token alone": ("", edited(DraftEngine, "pack", "super().pack(fed)", "super().pack(work)")),
     "what is looked up stays where it is": ("", edited(
-        GraphDrafts, "place", "self.texts.move(step.sources, step.targets)", "pass")),
-    "a text that comes back is known": ("", edited(DraftEngine, "leave", "self.texts.forget([s])", "pass")),
+        DraftEngine, "place", "self.texts.move(step.sources, step.targets)", "pass")),
+    "a text that comes back is known": ("", edited(DraftEngine, "leave", "s.learned = 0", "pass")),
     "drafts are of texts that nobody has told": ("", edited(
-        GraphDrafts, "drafts_for", "self.within.learn(sequences)", "pass")),
+        DraftEngine, "drafts_for", "self.within.learn(sequences)", "pass")),
 }  # fmt: skip
 
 LIVES: list[tuple[dict[str, tuple[str, Mutate]], dict[str, Any]]] = [
@@ -217,7 +211,7 @@ LIVES: list[tuple[dict[str, tuple[str, Mutate]], dict[str, Any]]] = [
     (DENSE, {"engine": "eager", "blocks": "none"}),
     (OWNED, {"blocks": "owned"}),
     (SHARED, {"blocks": "shared"}),
-    (DRAFTS, {"drafts": "here", "engine": "eager", "alpha": 0.9, "penalised": 0.3}),
+    (DRAFTS, {"drafts": "here", "alpha": 0.9, "penalised": 0.3}),
     (WITHIN, {"drafts": "within", "lag": 2}),
 ]
 MISTAKES = {name: Mistake(*each, parts) for table, parts in LIVES for name, each in table.items()}
