@@ -18,7 +18,7 @@ from nanoinfer.serve.config import knows_host
 from nanoinfer.serve.errors import ApiError, bad
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.fields import parse
-from nanoinfer.serve.page_files import read
+from nanoinfer.serve.recording import read
 from nanoinfer.serve.watch_hub import Hub
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def add_watch(app: App, llm: AsyncLLM, settings: ServeConfig) -> None:
         return Response(read(name), headers=HEADERS, media_type=f"{kind}; charset=utf-8")
 
     async def events(request: Request) -> Response:
-        if len(hub.watchers) >= WATCHERS:
+        if hub.watchers >= WATCHERS:
             raise ApiError(503, f"{WATCHERS} watch already", code="too_many_watchers")
         if request.method == "HEAD":
             return Response(headers=HEADERS, media_type="text/event-stream")
@@ -93,8 +93,7 @@ def add_watch(app: App, llm: AsyncLLM, settings: ServeConfig) -> None:
         llm.pace(float(seconds))
         return JSONResponse({"seconds": seconds}, headers=HEADERS)
 
-    app.router.routes += [Route(path, guarded(page)) for path in FILES]
     app.open_paths |= {*FILES}
-    app.router.routes.append(Route("/watch/events", guarded(events)))
+    app.router.routes += [*(Route(path, guarded(page)) for path in FILES), Route("/watch/events", guarded(events))]
     if settings.classroom:
         app.router.routes.append(Route("/watch/pace", guarded(pace), methods=["POST"]))

@@ -23,8 +23,7 @@ from nanoinfer.engine.recorder import Recorder
 from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
 from nanoinfer.serve.events import Event
-from nanoinfer.serve.page_files import read
-from nanoinfer.serve.recording import LIMIT, as_html
+from nanoinfer.serve.recording import LIMIT, as_html, read
 from nanoinfer.serve.watch import FILES, add_watch
 from nanoinfer.serve.watch_hub import BEHIND, Watcher
 from tests.serve.serving import Served, engine, serving, until
@@ -55,7 +54,7 @@ def watching(served: Served, **headers: str) -> Iterator[Iterator[Event]]:
 
 def source_of(served: Served) -> Any:
     """What makes the records, while there is a watcher."""
-    return served.server.config.app.watch._source  # type: ignore[union-attr]
+    return served.server.config.app.watch.source  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +195,12 @@ def test_a_watcher_that_comes_without_a_step_between_is_alone() -> None:
 
 def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
     asked = list[tuple[int, int]]()  # who asks for a keyframe
-    source: Any = SimpleNamespace(made=0, ask=lambda *one: asked.append(one))
+    link = SimpleNamespace(send=asked.append)
+    source: Any = SimpleNamespace(made=0, numbers=iter([5]), watchers={}, link=link)
 
     async def main() -> None:
-        watcher = Watcher(source, 5)
+        watcher = Watcher(source)
+        assert source.watchers == {5: watcher}
 
         def push(line: bytes, times: int = 1) -> None:
             for _ in range(times):
@@ -210,17 +211,15 @@ def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
         push(b"1", BEHIND)
         assert await watcher.next() == b"1" * BEHIND
         push(b"2", BEHIND + 5)
-        assert await watcher.next() == b""
         assert asked == [(5, BEHIND)]
         waiting = asyncio.create_task(watcher.next())
         await asyncio.sleep(0)
         push(b"3")  # before the keyframe has come, which knows of it
-        await asyncio.sleep(0)
-        assert not waiting.done()
         watcher.push(b"keyframe", keyframe=True)
         push(b"4")
         assert await waiting == b"keyframe4"
-        assert watcher._read == source.made
+        push(b"5", BEHIND + 1)
+        assert asked == [(5, BEHIND), (5, 2 * BEHIND + 7)]
 
     asyncio.run(main())
 
