@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +21,13 @@ from starlette.requests import Request
 from nanoinfer import SamplingParams
 from nanoinfer.cli import run
 from nanoinfer.engine.recorder import Recorder
+from nanoinfer.serve import watch_hub
 from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.recording import LIMIT, as_html, read
 from nanoinfer.serve.watch import FILES, add_watch
-from nanoinfer.serve.watch_hub import BEHIND, Watcher
+from nanoinfer.serve.watch_hub import BEHIND, Source, Watcher
 from tests.serve.serving import Served, engine, serving, until
 
 VALID = Draft202012Validator(json.loads(files("nanoinfer.serve").joinpath("events.schema.json").read_text("utf-8")))
@@ -220,6 +222,31 @@ def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
         assert await waiting == b"keyframe4"
         push(b"5", BEHIND + 1)
         assert asked == [(5, BEHIND), (5, 2 * BEHIND + 7)]
+
+    asyncio.run(main())
+
+
+def test_facts_that_would_wait_too_long_are_dropped_up_to_a_whole_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _theirs = Pipe()
+    monkeypatch.setattr(watch_hub, "spawn", lambda module: (SimpleNamespace(wait=lambda: None), ours))
+    monkeypatch.setattr(watch_hub, "WAITING", 3)
+    posts = list[Any]()
+    llm: Any = SimpleNamespace(engines=[1], alive=True, watch=lambda post, **_: posts.append(post))
+
+    async def main() -> None:
+        source, sent = Source(llm, texts=False), list[Event]()
+        source.link.send = sent.append  # type: ignore[assignment, method-assign]
+        for step in range(9):
+            posts[-1]({"step": step})
+        assert [facts["step"] for facts in sent] == [0, 1, 2, 3]
+        for _ in sent:
+            assert len(posts) == 1
+            source._take(None, b"")
+        assert len(posts) == 2  # what has come is made: the whole state is asked for
+        for facts in ({"step": 9}, {"step": 10, "engine": {}}, {"step": 11}):
+            posts[-1](facts)
+        assert [facts["step"] for facts in sent[4:]] == [10, 11]
+        source.close()
 
     asyncio.run(main())
 

@@ -114,12 +114,14 @@ function facts({ blocks, block_size, sharing, lag, max_batch, max_batched_tokens
   return parts.filter(Boolean).join(" · ");
 }
 
-function notes(s) {
-  const found = [recording?.note];
-  if (s.skipped) found.push(`${n(s.skipped, "step")} before this one ${s.skipped === 1 ? "is" : "are"} not shown: the engine is faster than what watches it.`);
-  if (s.hidden) found.push(`Aggregated: ${n(s.hidden, "row")} beyond the 64 that are shown one by one ${s.hidden === 1 ? "is" : "are"} only counted.`);
-  if (s.engine.cell > 1) found.push(`Aggregated: each cell of the pool stands for ${s.engine.cell} blocks; it is filled as far as they are used.`);
-  return found.filter(Boolean).join(" ");
+function notes({ skipped, hidden, engine: { cell } }) {
+  const are = (count) => (count === 1 ? "is" : "are");
+  return [
+    recording?.note,
+    skipped && `${n(skipped, "step")} before this one ${are(skipped)} not shown: the engine is faster than what watches it.`,
+    hidden && `Aggregated: ${n(hidden, "row")} beyond the 64 that are shown one by one ${are(hidden)} only counted.`,
+    cell > 1 && `Aggregated: each cell of the pool stands for ${cell} blocks; it is filled as far as they are used.`,
+  ].filter(Boolean).join(" ");
 }
 
 function poolHint({ blocks, block_size, cell, sharing }) {
@@ -579,18 +581,14 @@ async function watch() {
       say("");
       for await (const { name, data } of records(response)) (name === "settings" ? greet : show)(JSON.parse(data));
     } catch (error) {
-      if (error.status === 401) return lock();
-      say(`No connection to the server: ${error.message}.`);
+      const locked = error.status === 401;
+      $("door").hidden = !locked;
+      if (!locked || key) say(locked ? "That key is not the server's." : `No connection to the server: ${error.message}.`);
+      $("try").hidden ||= locked;
+      if (locked) return;
     }
     await new Promise((resolve) => { setTimeout(resolve, wait); });
   }
-}
-
-function lock() {
-  $("door").hidden = false;
-  $("try").hidden = true;
-  if (key) say("That key is not the server's.");
-  key = "";
 }
 
 async function ask(event) {
