@@ -174,7 +174,7 @@ def test_watching_that_fails_ends_alone(monkeypatch: pytest.MonkeyPatch, caplog:
     def failing(self: Recorder) -> None:
         raise ValueError("a mistake of the recorder's")
 
-    monkeypatch.setattr(Recorder, "state", failing)
+    monkeypatch.setattr(Recorder, "_state", failing)
     llm = engine().llm
     llm.loop.watch(lambda event: None, texts=False)
     assert len(llm.generate("a", SamplingParams(3, ignore_eos=True))[0].token_ids) == 3
