@@ -35,7 +35,7 @@ BOOK = ("chapters/*", "figures/*", "notebooks/*", "bench/results/*", "bench/READ
 CODE = ("nanoinfer/*", "bench/nanobench/*", "tools/*", "pyproject.toml")
 READS = {
     "nanoinfer/model/hub.py": ("nanoinfer/data/small/*",),
-    "nanoinfer/serve/page_files.py": ("nanoinfer/serve/page/*",),
+    "nanoinfer/serve/recording.py": ("nanoinfer/serve/page/*",),
     "tools/nanocourse/exercises/chapters.py": (
         "chapters/0{chapter}-*/exercises/ex{number}_*.py", "chapters/0{chapter}-*/exercises/chapter.json",
     ),
