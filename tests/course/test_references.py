@@ -137,7 +137,7 @@ SLIPPED = {  # wrong answers that once got full points: what they change in the 
 @pytest.mark.parametrize("id", SLIPPED)
 def test_what_once_slipped_through_is_caught(id: str) -> None:
     exercise = chapters.exercise(id)
-    wrong = answer_function(exercise, Wrong.patch("slipped", "", *SLIPPED[id], ""))
+    wrong = answer_function(exercise, Wrong("slipped", "", "", SLIPPED[id]))
     asked = questions(exercise, "5e" * 32, "somebody", 1)
     given = (local(exercise.known(wrong), question.call(exercise)) for question in asked)
     assert any(judged(exercise, *pair) != "passed" for pair in zip(asked, given, strict=True))

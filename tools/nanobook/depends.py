@@ -38,6 +38,7 @@ READS = {
     "nanoinfer/serve/page_files.py": ("nanoinfer/serve/page/*",),
     "tools/nanocourse/exercises/chapters.py": (
         "chapters/0{chapter}-*/exercises/ex{number}_*.py", "chapters/0{chapter}-*/exercises/chapter.json",
+        "chapters/0{chapter}-*/exercises/wrong.toml",
     ),
     "tools/nanocourse/authoring/chapter_strength.py": ("chapters/0{chapter}-*/exercises/strength.json",),
     "tools/nanocourse/learner/folder.py": ("chapters/*",),

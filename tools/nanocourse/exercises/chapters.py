@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from nanocourse.exercises import moved
+from nanocourse.exercises.bank import wrong_answers
 from nanocourse.exercises.exercise import Exercise, Function, Spec
 
 
@@ -95,7 +96,10 @@ def exercise(id: str) -> Exercise:
 
 
 def load(path: Path, chapter: int) -> Exercise:
-    """An exercise, from its file and the file of its answers. ValueError if they do not declare what they must."""
+    """An exercise, from its file, the file of its answers and the chapter's table of wrong ones.
+
+    ValueError if they do not declare what they must.
+    """
     match = re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name)
     if not match:
         raise ValueError(f"{path.name} is not an exercise's file")
@@ -105,9 +109,9 @@ def load(path: Path, chapter: int) -> Exercise:
     spec: Spec = _declared(own, "EXERCISE")
     return Exercise(
         id=f"{chapter}.{match[1]}", slug=match[2].replace("_", "-"), path=path, spec=spec,
-        function=resolve(spec.reference), checks=_declared(own, "CHECKS"), wrong=getattr(answers, "WRONG", ()),
-        right=getattr(answers, "RIGHT", ()), equivalent=getattr(answers, "EQUIVALENT", {}),
-        editions=getattr(answers, "EDITIONS", ()),
+        function=resolve(spec.reference), checks=_declared(own, "CHECKS"),
+        wrong=wrong_answers(path.with_name("wrong.toml"), f"{chapter}.{match[1]}"), right=getattr(answers, "RIGHT", ()),
+        equivalent=getattr(answers, "EQUIVALENT", {}), editions=getattr(answers, "EDITIONS", ()),
     )  # fmt: skip
 
 
