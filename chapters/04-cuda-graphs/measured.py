@@ -19,7 +19,7 @@ from nanobench.micro.step_breakdown import Part, breakdown
 from nanobench.micro.timeline import StepTimeline, Timeline
 from nanobench.report.intervals import claimed
 from nanobench.report.values import seconds, share, size
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.chapters import run_folder
 from nanoinfer.model.config import PRESETS
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
@@ -116,7 +116,7 @@ def drained() -> None:
 
 def replayed_story(side: str) -> str:
     """A replay of the first story of graphs-that-lied.md, by its "right" graph or its "wrong" one."""
-    lies = run_file(Path(__file__).parent / "lies" / "loading.py", "nanoinfer_ch04_loading").lies("report")
+    lies = run_folder(Path(__file__).parent / "lies")("report")
     found = lies.measured()
     if found is None:
         raise ValueError(f"no results file {lies.NAME}: `{lies.COMMAND}`")

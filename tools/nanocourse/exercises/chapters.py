@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -129,13 +131,22 @@ def resolve(reference: Function | str) -> Function:
 
 def run_file(path: Path, name: str) -> ModuleType:
     """A chapter's file as a module. It is in sys.modules while it runs, as dataclasses and `inspect` require."""
-    spec = importlib.util.spec_from_file_location(name, path)
+    inner = [str(path.parent)] if path.name == "__init__.py" else None
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=inner)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def run_folder(folder: Path) -> Callable[[str], ModuleType]:
+    """A chapter's folder as a package: a function that gives its modules by name. `import` takes no `05-queue`."""
+    name = f"chapter_{folder.parent.name[:2]}_{folder.name}"
+    if name not in sys.modules:
+        run_file(folder / "__init__.py", name)
+    return lambda module: importlib.import_module(f"{name}.{module}")
 
 
 def _declared(module: ModuleType, name: str) -> Any:
