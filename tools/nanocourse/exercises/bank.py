@@ -1,7 +1,8 @@
 """The bank of wrong answers: one table a chapter, `wrong.toml`, of rows by exercise and name.
 
-A row is [misconception, origin, replace, by]: the reference with the one occurrence of a text replaced by another. More
-pairs may follow; one text alone, in place of pairs, is a new body. A table at the end holds `lesson` or `unnamed`.
+A row is [misconception, replace, by, origin]: the reference with the one occurrence of a text replaced by another.
+There may be more such pairs; one text alone, in place of pairs, is a new body. A table at the end holds `lesson` or
+`unnamed`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,6 @@ def _parsed(text: str) -> dict[str, Any]:
     return found
 
 
-def _wrong(name: str, says: str, origin: str, *changes: Any) -> Wrong:
-    more = changes[-1] if isinstance(changes[-1], dict) else {}
-    return Wrong(name, says, origin, changes[: -1 if more else None], **more)
+def _wrong(name: str, says: str, *rest: Any) -> Wrong:
+    *changes, origin, more = rest if isinstance(rest[-1], dict) else (*rest, {})
+    return Wrong(name, says, origin, tuple(changes), **more)
