@@ -17,6 +17,8 @@ FLAT = gl.constexpr(gl.BlockedLayout([8], [32], [8], [0]))
 ROWS = gl.constexpr(gl.BlockedLayout([1, 8], [1, 32], [8, 1], [1, 0]))
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [8], [0]))
 PLAIN = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+# Triton 3.9 renamed the function that loads from global into shared memory without passing through registers.
+load_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 
 @gluon.jit
@@ -44,7 +46,7 @@ def ask(room, stream, layer, FIRST: gl.constexpr, T: gl.constexpr, OWN: gl.const
     for g in gl.static_range(T):
         for c in gl.static_range(gl.constexpr(S.NC)):
             mask = (g * 8 + at // 256 < OWN) & (layer < S.L)
-            async_copy.async_copy_global_to_shared(room[g * S.NC + c], base + (g * S.NC + c) * TILE + at, mask=mask)
+            load_shared(room[g * S.NC + c], base + (g * S.NC + c) * TILE + at, mask=mask)
     if not S.AHEAD:
         async_copy.commit_group()
         async_copy.wait_group(0)
@@ -58,7 +60,7 @@ def ask_head(room, wte, tile, g: gl.constexpr, S: gl.constexpr):
     for c in gl.static_range(gl.constexpr(S.NC)):
         k = c * 256 + at % 256
         source = wte + row.to(gl.int64) * S.C + k
-        async_copy.async_copy_global_to_shared(room[g * S.NC + c], source, mask=(row < S.V) & (k < S.C))
+        load_shared(room[g * S.NC + c], source, mask=(row < S.V) & (k < S.C))
 
 
 @gluon.jit

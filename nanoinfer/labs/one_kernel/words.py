@@ -69,7 +69,7 @@ def wait(pointers, used, wanted, failed, code, WORDS: gl.constexpr, SHIFT: gl.co
 
 
 @gluon.jit
-def _once(INSTRUCTION: gl.constexpr, KINDS: gl.constexpr, COPIES: gl.constexpr, used, pointers, words=()):
+def _once(INSTRUCTION: gl.constexpr, KINDS: gl.constexpr, COPIES: gl.constexpr, used, pointers, words):
     """An instruction in threads that use their element, and of whose number COPIES has no bit.
 
     For several threads may hold the same element: of those that hold a copy, one is to act.
@@ -96,7 +96,7 @@ def add(pointers, words, used, COPIES: gl.constexpr = 0):
 @gluon.jit
 def ahead(pointers, used, COPIES: gl.constexpr = 0):
     """Ask the second cache for the 128 bytes around each pointer: they will be loaded later."""
-    _once("prefetch.global.L2 [$1]", "=r,l,r,r", COPIES, used, pointers)
+    _once("prefetch.global.L2 [$1]", "=r,l,r,r", COPIES, used, pointers, ())
 
 
 @gluon.jit
