@@ -18,7 +18,6 @@ from nanobench.report.values import factor, seconds, share
 from nanobook.examples import load, results
 
 four = load(Path(__file__).parents[1] / "04-cuda-graphs" / "measured.py")
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NAME = "h200-one-kernel"
 
 
