@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.chapters import run_folder
 from nanocourse.exercises.exercise import Check, Spec
 
-LIES = run_file(Path(__file__).parents[1] / "lies" / "loading.py", "nanoinfer_ch05_loading").lies
+LIES = run_folder(Path(__file__).parents[1] / "lies")
 toy, catalogue, variants = LIES("toy"), LIES("catalogue"), LIES("variants")
 MOST = 10_000
 IN_STEP = ("prompts-first", "two-prompts-first", "counts-early")  # pauses would give rows their turn
