@@ -60,7 +60,7 @@ def _attempts(job: dict[str, Any], wanted: Any) -> dict[str, dict[str, Callable[
     return {
         "bubblewrap": {
             "a signal to the grader": lambda: os.kill(job["parent"], 0),
-            "the network": lambda: os.readlink(NETWORK) == job["network"] or _no(),
+            "using its network": lambda: None if os.readlink(NETWORK) == job["network"] else _no(),
         },
         "landlock": {
             "listing /": lambda: os.listdir("/"),
