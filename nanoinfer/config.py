@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
 from nanoinfer.records import MAX_SEED, check_int
+from nanoinfer.speculate.drafts import LOOKUP, NGRAM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_BATCH = 64  # rows, where nobody says how many
-LOOKUP = "lookup"  # drafts from the row's own text
-NGRAM = "ngram"  # and from a table of what old children's books say
 MOST_DRAFTS = 64  # of a row in one step
 INT32 = 2**31 - 1  # the largest position, block and count of tokens on a device
 # The least and the most that a field may be: no machine has more, or no machine type holds more.
@@ -60,6 +59,15 @@ RECIPES = {
 ENGINES = tuple(RECIPES)
 
 
+def fastest(on_gpu: bool, has_triton: bool, ranks: int = 1) -> str:
+    """Return the fastest engine of such a machine. Without Triton a GPU has no paged one."""
+    if not on_gpu:
+        return "dense"
+    if not has_triton:
+        return "dense-graph"
+    return "fused" if ranks == 1 else "paged-graph"
+
+
 @dataclass(frozen=True)
 class Facts:
     """What was made of a model and an `EngineConfig`: what one must know to ask it, wherever it runs.
@@ -83,8 +91,8 @@ class Facts:
 class EngineConfig:
     """How an engine is made. The command line's help is made of these lines: `None:` says what None means.
 
-    engine: which chapter's engine; `nanoinfer doctor` lists them. auto is paged-graph on a CUDA GPU with Triton, and
-    dense elsewhere.
+    engine: which chapter's engine; `nanoinfer doctor` lists them. auto is the fastest here: fused on a CUDA GPU with
+    Triton (paged-graph with tensor_parallel), dense-graph on one without, dense on a CPU.
     device: where it runs: cpu, cuda or cuda:N. None: a GPU where there is one.
     dtype: one of float32, bfloat16 and float16. None: float32 on a CPU, 16 bits on a GPU.
     max_batch: rows that run at once; further prompts wait for a row. None: 64, or as many dense rows as half of the

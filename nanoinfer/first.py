@@ -6,6 +6,7 @@ The whole package has a larger one, `nanoinfer.llm`, for many callers at once.
 from __future__ import annotations
 
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from nanoinfer.chapters import ENGINES
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.engine.engine import Engine, Sequence
+from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.records import Completion, SamplingParams
 from nanoinfer.text.prompts import RequestMaker
@@ -27,6 +29,8 @@ class LLM:
     seeds of prompts that bring none. ValueError, one sentence, for what makes no sense.
     """
 
+    Maker: Any = RequestMaker
+
     def __init__(
         self, model: str | Path = "small", engine: str | None = None, *, max_batch: int = 8, max_len: int | None = None,
         seed: int = 0, device: str | None = None, dtype: str | None = None, revision: str | None = None,
@@ -35,15 +39,23 @@ class LLM:
         if engine not in ENGINES:
             raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
         where = choose_device(device)
-        self.model = load_model(model, where, choose_dtype(dtype, where), seed=seed, revision=revision)
+        self.model = self.load(model, where, choose_dtype(dtype, where), seed=seed, revision=revision)
         shape = self.model.config
         self.max_len = max_len or shape.n_positions
         if not 1 < self.max_len <= shape.n_positions:
             raise ValueError(f"max_len must be from 2 to the model's context of {shape.n_positions}, not {max_len}")
-        module, name = ENGINES[engine].split(":")
-        self.engine: Engine = getattr(import_module(module), name)(self.model, max_batch, self.max_len)
+        self.engine: Engine = self.make(engine, max_batch)
         self.tokenizer = gpt2_tokenizer()
-        self.maker = RequestMaker(self.tokenizer, self.max_len, shape.vocab_size, Random(seed), shape.end_of_text)
+        self.maker = self.Maker(self.tokenizer, self.max_len, shape.vocab_size, Random(seed), shape.end_of_text)
+
+    def load(self, model: str | Path, *where: Any, **settings: Any) -> GPT2:
+        """The model, as `load_model` loads it."""
+        return load_model(model, *where, **settings)
+
+    def make(self, engine: str, max_batch: int) -> Any:
+        """The engine of that name."""
+        module, name = ENGINES[engine].split(":")
+        return getattr(import_module(module), name)(self.model, max_batch, self.max_len)
 
     def generate(self, prompts: Any, params: SamplingParams | list[SamplingParams] | None = None) -> list[Completion]:
         """Continue one prompt or several: text or token ids, or a list of these. Returns a list in their order.
@@ -52,10 +64,8 @@ class LLM:
         computed.
         """
         requests = self.maker.requests(prompts, params)
-        done: dict[int, Completion] = {}
-        for settled in self.engine.generate(requests):
-            done |= {s.request.index: self.completion(s) for s in settled if s.finish_reason}
-        return [done[request.index] for request in requests]
+        done = [self.completion(s) for step in self.engine.generate(requests) for s in step if s.finish_reason]
+        return sorted(done, key=attrgetter("index"))
 
     def completion(self, s: Sequence) -> Completion:
         """The record of a sequence that has ended."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig, Facts
+from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig, Facts, fastest
 from nanoinfer.engine.loop import CLOSED, EngineLoop, Mailbox
 from nanoinfer.requests import SAMPLES_LIMIT, Completion, Piece, Request, SamplingParams, uncollected
 from nanoinfer.worker import Worker
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
 
-LAG = 2  # steps that the host is behind a device that replays graphs
 DEFAULT_MODEL = "small"
 
 
@@ -90,7 +89,7 @@ class LLM:
 
         on_gpu = device.type == "cuda"
         if config.engine == "auto":
-            config = replace(config, engine="paged-graph" if on_gpu and has_triton() else "dense")
+            config = replace(config, engine=fastest(on_gpu, has_triton(), config.tensor_parallel))
         if self._serves and config.recipe.cache == "paged":
             shares, preempts = config.prefix_caching is not False, config.preemption is not False
             config = replace(config, prefix_caching=shares, preemption=preempts)
@@ -159,7 +158,7 @@ class LLM:
         """Be the first of several ranks, and start the others."""
         from nanoinfer.parallel.rank import lead
 
-        rank = lead(LLM, self.config, model, revision, device)
+        rank = lead(LLM, vars(self.config), model, revision, device)
         weakref.finalize(self, rank.close)  # at exit, too
         return rank
 

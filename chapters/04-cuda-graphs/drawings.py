@@ -9,7 +9,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing
 from nanobook.examples import load
-from nanoinfer.llm import LAG
+from nanoinfer.engine.late import LAG
 
 here = Path(__file__).parent
 example, boxes = load(here / "example.py"), load(here.parent / "01-naive" / "boxes.py")

@@ -229,13 +229,13 @@ def not_written() -> None:
     """Two equal prompts of three blocks, in chunks of one block, asked for at once."""
     text = f"{run.KING}{run.THEN}{run.STORM}."
     made = run.llm(prefill_chunk=16)
-    run.show("found once written", run.told(made, [text] * 2)[1][len(text) :])
+    run.show("found once planned", run.told(made, [text] * 2)[1][len(text) :])
     with run.found_at_reservation():
         wrong = run.llm(prefill_chunk=16)
         for pool in (wrong.core.cache.k, wrong.core.cache.v):
             pool.zero_()  # a new pool holds whatever lay there, and the text would be another each time
         run.show("found once reserved", run.told(wrong, [text] * 2)[1][len(text) :])
-    print(f"tokens found: {made.stats.cached_tokens} once written, {wrong.stats.cached_tokens} once reserved")
+    print(f"tokens found: {made.stats.cached_tokens} once planned, {wrong.stats.cached_tokens} once reserved")
 
 
 def preempted() -> None:

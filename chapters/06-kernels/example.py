@@ -50,10 +50,10 @@ smallest, proof = partial(interpreted, "small_kernel.py"), partial(interpreted, 
 def intensity() -> None:
     """What a step does with one matrix of gpt2, by rows: bytes that it reads, and operations on each of them."""
     K, N = GPT2_SMALL.n_embd, GPT2_SMALL.inner
-    print(f"{'rows':>5}{'weights':>12}{'rows in, out':>14}{'operations':>14}{'a byte':>9}")
+    print(f"{'rows':>5}{'weight bytes':>14}{'row bytes':>12}{'operations':>16}{'per byte':>10}")
     for rows in ROWS:
         weights, moved, operations = K * N * BYTES, rows * (K + N) * BYTES, 2 * rows * K * N
-        print(f"{rows:>5}{weights:>12,}{moved:>14,}{operations:>14,}{operations / (weights + moved):>9.1f}")
+        print(f"{rows:>5}{weights:>14,}{moved:>12,}{operations:>16,}{operations / (weights + moved):>10.1f}")
 
 
 @cache

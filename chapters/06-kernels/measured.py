@@ -185,7 +185,7 @@ def gaps() -> None:
         max(0.0, after.start_us - before.start_us - before.duration_us) for before, after in pairwise(found)
     )
     print(f"{'':22}{'shortest':>10}{'median':>10}{'longest':>10}{'in all':>10}")
-    for name, values in (("a kernel", lengths), ("from one to the next", between)):
+    for name, values in (("a kernel", lengths), ("the gap after it", between)):
         cells = (values[0], median(values), values[-1], sum(values))
         print(f"{name:22}" + "".join(f"{seconds(us / 1e6):>10}" for us in cells))
 
@@ -220,6 +220,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "over its bytes": lambda: factor(dict(matrix())[1] / matrix_floor()),
     "context": lambda: str(four.timeline().context),
     "fused rows": lambda: factor(way(16, "fused") / way(1, "fused")),
+    "half step": lambda: seconds(way(1, "op by op")),
     "plain rows": lambda: factor(way(16, "op by op") / way(1, "op by op")),
     "more rows": lambda: seconds(way(16, "fused") - way(1, "fused")),
     "paged token": lambda: seconds(token("paged-graph")),

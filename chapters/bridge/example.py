@@ -20,7 +20,7 @@ from nanoinfer.engine import fake_graph
 here = Path(__file__).parent
 small = load_file(here / "small.py")
 RESULTS = here.parents[1] / "bench" / "results"
-BLOCK, WIDTH = 16, torch.bfloat16.itemsize  # tokens; bytes of a number
+WIDTH = torch.bfloat16.itemsize  # bytes of a number
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,6 @@ def token() -> None:
     for name, s in SHAPES.items():
         factors = f"2 · {s.layers:2} · {s.key_heads:2} · {s.head_size:3} · {WIDTH}"
         print(f"{name:15}{factors}{s.token:>18,}{size(s.weights):>11}{s.weights / s.token:>22,.0f}")
-
-
-def block() -> None:
-    """A block of 16 tokens in all layers, one head's page of it, and how many query heads read that page."""
-    print(f"{'':15}{'a block, all layers':>20}{'one layer':>12}{'one page':>11}{'queries a page':>17}")
-    for name, s in SHAPES.items():
-        layer, page = BLOCK * s.token // s.layers, BLOCK * s.head_size * WIDTH
-        print(f"{name:15}{BLOCK * s.token:>20,}{layer:>12,}{page:>11,}{s.heads // s.key_heads:>17}")
 
 
 def relative() -> None:

@@ -15,7 +15,7 @@ from nanoinfer.capacity import free_host_memory
 from nanoinfer.cli import machine
 from nanoinfer.cli.options import with_options
 from nanoinfer.cli.terminal import Output
-from nanoinfer.config import ENGINES, RECIPES
+from nanoinfer.config import ENGINES, RECIPES, fastest
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 SCHEMA, SCHEMA_VERSION = "nanoinfer.doctor", 1
@@ -141,6 +141,7 @@ def show(report: dict[str, Any]) -> str:
     for engine in report["engines"]:
         said = ["runs" if engine["runs"] else "does not run", engine["remedy"] or engine["note"]]
         lines.append(f"  {engine['name']:<12} {': '.join(filter(None, said))}")
+    lines.append(f"  {'auto':<12} {fastest(bool(gpus), triton['version'] is not None)}")
     verdict = "nanoinfer runs here." if report["runs"] else f"nanoinfer does not run here: {report['problem']}."
     return "\n".join([*lines, "", *batch_table(report["memory"]), "", verdict, ""])
 

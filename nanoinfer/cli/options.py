@@ -21,12 +21,13 @@ import typer
 from nanoinfer import records
 from nanoinfer.cli.errors import CommandError, Refused, refusing
 from nanoinfer.cli.prompts import from_argument
-from nanoinfer.config import LOOKUP, NGRAM, EngineConfig
+from nanoinfer.config import EngineConfig
 from nanoinfer.docstrings import Told, described
 from nanoinfer.llm import DEFAULT_MODEL, LLM
 from nanoinfer.model.hub import HUB_NAMES, locate, random_config
 from nanoinfer.records import MAX_SEED
 from nanoinfer.requests import SamplingParams
+from nanoinfer.speculate.drafts import LOOKUP, NGRAM
 
 if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2

@@ -16,8 +16,9 @@ from nanoinfer.cli.line_input import read_lines
 from nanoinfer.cli.options import MODEL, Group, ModelOptions, sampling_options, with_options, with_seeds
 from nanoinfer.cli.output import Writer, figures, where
 from nanoinfer.cli.terminal import remark
-from nanoinfer.config import LOOKUP, MOST_DRAFTS
+from nanoinfer.config import MOST_DRAFTS
 from nanoinfer.requests import SamplingParams
+from nanoinfer.speculate.drafts import LOOKUP
 
 PARAMS = ("temperature", "top-k", "top-p", "max-tokens", "seed")  # commands that set a sampling parameter of their name
 

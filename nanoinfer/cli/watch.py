@@ -12,7 +12,7 @@ from nanoinfer.cli.errors import CommandError, Refused, refusing
 from nanoinfer.cli.options import BATCH, ModelOptions, output_file, sampling_options, with_options, with_seeds
 from nanoinfer.cli.prompts import from_argument, read_prompts
 from nanoinfer.cli.terminal import remark
-from nanoinfer.config import RECIPES
+from nanoinfer.config import RECIPES, fastest
 from nanoinfer.records import Bounds
 from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.serve.recording import as_html
@@ -106,7 +106,7 @@ def over_pages(model: ModelOptions) -> ModelOptions:
     if engine == "auto":
         with refusing():
             on_gpu = choose_device(model.settings.get("device")).type == "cuda" and has_triton()
-        engine = "paged-graph" if on_gpu else "paged"
+        engine = fastest(True, True) if on_gpu else "paged"
     shares = RECIPES[engine].cache == "paged"
     return model.but(engine=engine, **{"prefix_caching": True, "preemption": True} if shares else {})
 

@@ -10,6 +10,8 @@ from nanoinfer.engine.device import DeviceEngine, Launch
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.state import Fetch
 
+LAG = 2  # steps that the host is behind
+
 
 class InFlight(NamedTuple):
     """A step whose tokens are on their way. places: where each sequence's token stands among them."""
@@ -26,7 +28,7 @@ class LateEngine(DeviceEngine):
     token runs over by at most `lag` steps, and those tokens are dropped.
     """
 
-    def __init__(self, *args: Any, lag: int = 2, **settings: Any) -> None:
+    def __init__(self, *args: Any, lag: int = LAG, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.lag = lag
         self.in_flight: deque[InFlight] = deque()

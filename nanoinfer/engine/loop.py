@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nanoinfer.engine.engine import Engine
     from nanoinfer.engine.scores import Scored as Row
     from nanoinfer.requests import Request
-    from nanoinfer.threads import Threads
 
 CLOSED = "this LLM is closed"
 
@@ -51,7 +50,7 @@ class EngineLoop:
     pace: seconds from the beginning of a step to that of the next, at least; 0 waits for nothing.
     """
 
-    def __init__(self, core: Engine, worker: Worker, threads: Threads | None) -> None:
+    def __init__(self, core: Engine, worker: Worker, threads: Any = None) -> None:
         self.core: Any = core
         self.worker, self._threads = worker, threads
         self._mailboxes: set[Mailbox] = set()

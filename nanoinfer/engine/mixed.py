@@ -17,6 +17,7 @@ from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.stats import GraphStats
 from nanoinfer.engine.step import Layout, Numbers, Prefill, Prompts, prefill_step
 from nanoinfer.model.gpt2 import GPT2, Cache
 
@@ -67,6 +68,7 @@ def mixed_step(model: GPT2, cache: Cache, state: BatchState, batch: Prompts, sam
 class MixedEngine(QueueEngine, GraphEngine):
     """A `QueueEngine` over the state on the device: a decoding sequence beside chunks is a chunk of one token."""
 
+    Stats: Any = GraphStats
     prefill_step = staticmethod(mixed_step)
 
     def prefill(self, prefill: Prefill, sampler: Sampler) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nanoinfer.engine.replays import Replays
+
 
 @dataclass
 class Stats:
@@ -27,6 +29,21 @@ class Stats:
     def steps(self) -> int:
         """Steps that have begun."""
         return self.prefill_steps + self.decode_steps
+
+
+@dataclass
+class GraphStats(Replays, Stats):
+    """What was replayed, what ran eagerly and why, and what recording cost, beside the counters of `Stats`."""
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of decode steps that were replayed."""
+        return self.replayed_steps / max(1, self.decode_steps)
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the rows of replayed decode steps that were padding."""
+        return self.padding_rows / max(1, self.replayed_rows)
 
 
 class Gauges(NamedTuple):

@@ -6,13 +6,16 @@ It costs a copy of the blocks' weights.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 from torch import Tensor
+from triton import knobs
 
 from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
 MAX_ROWS = 16  # of a step: what a matrix unit multiplies at once
 MAX_HEAD = 128  # numbers of a head: with more, a tile of keys and values outgrows the registers
 PROGRAMS = 264  # of the head: two a multiprocessor of an H200
+COMPILES = (
+    "nanoinfer: compiling the kernels of engine fused, once on this machine: about 10 s (warm_up, which compiles all of"
+    " them, 30 s)"
+)
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ class FusedForward:
         self.scores, self.ids = new(B, PROGRAMS, dtype=torch.float32), new(B, PROGRAMS, dtype=torch.int32)
         self.near, self.listed = new(B, sampling.TILE), new(B, sampling.TILE, dtype=torch.int32)
         self.refresh()
+        self.uncompiled = not self._interpreted and not compiled_before()
 
     def refresh(self) -> None:
         maps = [(layer.c_attn, layer.attn_proj, layer.c_fc, layer.mlp_proj) for layer in self.model.layers]
@@ -103,6 +111,9 @@ class FusedForward:
 
     @torch.inference_mode()
     def decode(self, rows: int, longest: int, sampler: Sampler) -> Tensor:
+        if self.uncompiled:
+            self.uncompiled = False
+            logging.getLogger(__name__).warning(COMPILES)
         state, plan = self.state.at(slice(0, rows)), self._plan(rows)
         self._hidden(plan, rows, state)
         fused = sampler is sampling.sample
@@ -189,6 +200,11 @@ class FusedForward:
 
     def _tile(self, plan: Plan) -> int:
         return 32 if self._interpreted else 64 if self._small else plan.tile
+
+
+def compiled_before() -> bool:
+    """Whether Triton's cache holds these kernels, of any shape."""
+    return any(Path(knobs.cache.dir).glob("*/qkv_kernel.json"))
 
 
 def _fitting(cut: Cut, inner: int) -> Cut:

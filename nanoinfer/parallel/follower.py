@@ -9,17 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from dataclasses import fields
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanoinfer.parallel.processes import Raised
 from nanoinfer.parallel.ranks import HERE, Start
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
 
 
 def main(connection: Connection) -> None:
@@ -52,45 +48,43 @@ def follow(orders: SimpleQueue[Any], first: Connection) -> None:
     from nanoinfer.parallel.rank import HOST, Rank, join
 
     first.send(HERE)
-    config = start.config
+    settings = start.settings
     store: Any = dist.TCPStore(HOST, start.port, None, False)  # type: ignore[attr-defined]
-    rank = join(store, start.rank, config.tensor_parallel, choose_device(config.device))
-    torch.set_num_threads(rank.threads(config.threads))
+    rank = join(store, start.rank, settings["tensor_parallel"], choose_device(settings.get("device")))
+    torch.set_num_threads(rank.threads(settings.get("threads")))
 
     class OneOfSeveral(start.kind):  # type: ignore[name-defined, misc]
         def _join(self, *_: Any) -> Rank:
             return rank
 
-    settings = {field.name: getattr(config, field.name) for field in fields(config)}
-    llm: LLM = OneOfSeveral(start.model, revision=start.revision, **settings)
+    llm = OneOfSeveral(start.model, revision=start.revision, **settings)
     with torch.inference_mode():
         while True:
             name, *told = orders.get()
             globals()[f"do_{name}"](llm, *told)
 
 
-def do_launch(llm: LLM, step: Any) -> None:
+def do_launch(llm: Any, step: Any) -> None:
     """A step; its tokens are the first rank's to read."""
-    engine: Any = llm.core
-    engine.launch(step)
+    llm.core.launch(step)
 
 
-def do_abandon(llm: LLM) -> None:
+def do_abandon(llm: Any) -> None:
     """All rows are padding."""
     llm.core.abandon()
 
 
-def do_warm_up(llm: LLM) -> None:
+def do_warm_up(llm: Any) -> None:
     """Captures, in the same order on all ranks."""
     llm.warm_up()
 
 
-def do_plain_pass(llm: LLM, token_ids: list[list[int]]) -> None:
+def do_plain_pass(llm: Any, token_ids: list[list[int]]) -> None:
     """A pass over texts (B, T), beside the engine."""
     llm.forward_logits(token_ids)
 
 
-def do_alike(llm: LLM) -> None:
+def do_alike(llm: Any) -> None:
     """The first rank asks whether all hold the same rows."""
     assert llm.rank
     llm.rank.alike(llm.core)

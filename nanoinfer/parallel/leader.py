@@ -14,10 +14,9 @@ from torch import Tensor
 
 from nanoinfer.engine.device import Launch
 from nanoinfer.engine.engine import Sequence, Work
-from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.graphs import GraphEngine, Key, Replayable
 from nanoinfer.engine.scores import DeviceScores
-from nanoinfer.engine.stats import Stats
+from nanoinfer.engine.stats import GraphStats, Stats
 from nanoinfer.parallel.ranks import Ranks
 
 
@@ -28,8 +27,6 @@ class RankEngine(DeviceScores, GraphEngine):
     runs eagerly would meet in collectives of different sizes, so a capture counts only if it succeeds everywhere.
     counts: the class of its stats.
     """
-
-    Stats: Any = GraphStats
 
     def __init__(
         self, *args: Any, agree: Callable[[bool], bool], counts: type[Stats] = GraphStats, **settings: Any

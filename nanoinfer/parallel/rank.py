@@ -30,9 +30,7 @@ from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
 
 if TYPE_CHECKING:
-    from nanoinfer.config import EngineConfig, Recipe
     from nanoinfer.engine.loop import EngineLoop
-    from nanoinfer.llm import LLM
     from nanoinfer.parallel.group import Group
 
 dist: Any = torch.distributed  # its types leave half of its names out
@@ -53,9 +51,9 @@ class Rank:
         """What loads its part of a model."""
         return PartOf(self.shard, self.group)
 
-    def engine(self, recipe: Recipe) -> Any:
-        """What makes its engine."""
-        kinds = (NaiveRank, LeadingNaive) if recipe.cache == "naive" else (RankEngine, LeadingEngine)
+    def engine(self, naive: bool) -> Any:
+        """What makes its engine. naive: one that keeps no keys and values."""
+        kinds = (NaiveRank, LeadingNaive) if naive else (RankEngine, LeadingEngine)
         if self.ranks:
             return partial(kinds[1], agree=self.agree, ranks=self.ranks)
         return partial(kinds[0], agree=self.agree)
@@ -120,10 +118,13 @@ class Rank:
 
 
 def lead(
-    kind: type[LLM], config: EngineConfig, model: str | Path | GPT2, revision: str | None, device: torch.device
+    kind: type[Any], settings: dict[str, Any], model: str | Path | GPT2, revision: str | None, device: torch.device
 ) -> Rank:
-    """Start the other ranks, which make a `kind` too, and be the first. ValueError: too few devices or heads."""
-    size = config.tensor_parallel
+    """Start the other ranks, which make a `kind` too, and be the first. ValueError: too few devices or heads.
+
+    kind: an `LLM`, made of a model and these settings.
+    """
+    size = settings["tensor_parallel"]
     if isinstance(model, GPT2):
         raise ValueError("model must be a name or a path where tensor_parallel is given: every rank loads its own part")
     if not dist.is_available() or os.name == "nt":
@@ -138,7 +139,7 @@ def lead(
     ranks = Ranks(size)
     try:
         store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
-        ranks.start(kind, model, revision, config, store.port)
+        ranks.start(kind, model, revision, settings, store.port)
         return join(store, 0, size, device, ranks)
     except BaseException:
         ranks.close()

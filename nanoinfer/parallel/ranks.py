@@ -15,13 +15,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanoinfer.parallel.processes import Raised, how, spawn
-
-if TYPE_CHECKING:
-    from nanoinfer.config import EngineConfig
-    from nanoinfer.llm import LLM
 
 LOOK = 0.25  # seconds from one look at the step that runs to the next
 STEP = 30.0  # seconds that a step may take, or a capture
@@ -34,12 +30,12 @@ CHILD = "nanoinfer.parallel.follower"
 class Start:
     """To a rank: who it is, where it finds the others, and what to make: a `kind`. The first message."""
 
-    kind: type[LLM]
+    kind: type[Any]
     rank: int
     port: int
     model: str | Path | None
     revision: str | None
-    config: EngineConfig
+    settings: dict[str, Any]
 
 
 class Ranks:
@@ -64,11 +60,11 @@ class Ranks:
         Thread(target=self._watch, name="nanoinfer-ranks", daemon=True).start()
 
     def start(
-        self, kind: type[LLM], model: str | Path | None, revision: str | None, config: EngineConfig, port: int
+        self, kind: type[Any], model: str | Path | None, revision: str | None, settings: dict[str, Any], port: int
     ) -> None:
         """Let them begin, and wait until they can be met in collectives."""
         for rank, link in enumerate(self._links, 1):
-            link.send(Start(kind, rank, port, model, revision, config))
+            link.send(Start(kind, rank, port, model, revision, settings))
         self._here.wait()
         self.check()
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanoinfer.parallel.batch import Job, Shard
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
 
 
 class Worker:
     """One engine, a `kind`, for the shards that come."""
 
-    def __init__(self, kind: type[LLM], job: Job, model: str | None, settings: dict[str, Any]) -> None:
+    def __init__(self, kind: type[Any], job: Job, model: str | None, settings: dict[str, Any]) -> None:
         self.job, self.llm = job, kind(model, **settings)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[int]]:
@@ -33,7 +30,7 @@ class Worker:
 
 
 def run_on_ray(
-    kind: type[LLM],
+    kind: type[Any],
     job: Job,
     shards: list[Shard],
     model: str | None,

@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Any
 from nanoinfer.engine.stats import Gauges
 
 if TYPE_CHECKING:
-    from nanoinfer.config import EngineConfig
     from nanoinfer.engine.loop import Mailbox
-    from nanoinfer.remote.loop import RemoteLoop, Row
     from nanoinfer.requests import Request
 
 WORTH = 4  # rows more that an engine may have, if it knows the whole prompt
@@ -63,7 +61,7 @@ class ReplicaLoop:
     block: tokens a block of the prompts that their caches keep, or 0.
     """
 
-    def __init__(self, loops: Sequence[RemoteLoop], block: int) -> None:
+    def __init__(self, loops: Sequence[Any], block: int) -> None:
         self.loops = list(loops)  # that live
         self.failure: BaseException | None = None
         self.died: Future[BaseException] = Future()
@@ -76,7 +74,7 @@ class ReplicaLoop:
 
     def submit(
         self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
-    ) -> list[Row]:
+    ) -> list[Any]:
         """As `EngineLoop.submit`, each request to an engine of its own."""
         rows = []
         for request in requests:
@@ -90,14 +88,14 @@ class ReplicaLoop:
                         raise
         return rows
 
-    def _choose(self, text: Sequence[int]) -> RemoteLoop:
+    def _choose(self, text: Sequence[int]) -> Any:
         """The engine with the fewest rows, hits counted; among equals the one that was sent the fewest."""
         names = block_names(text, self._block)
         with self._lock:
             if not self.loops:
                 raise RuntimeError(f"the engine has died: {self.failure}") from self.failure
 
-            def cost(loop: RemoteLoop) -> tuple[float, int]:
+            def cost(loop: Any) -> tuple[float, int]:
                 return loop.load - WORTH * self._beginnings[loop].share(names), self._sent[loop]
 
             best = min(self.loops, key=cost)
@@ -105,7 +103,7 @@ class ReplicaLoop:
             self._sent[best] += 1
             return best
 
-    def _lost(self, loop: RemoteLoop) -> bool:
+    def _lost(self, loop: Any) -> bool:
         """Take an engine out that has died; whether it has."""
         if loop.failure is None or loop.closed:
             return False
@@ -120,7 +118,7 @@ class ReplicaLoop:
         warnings.warn(f"an engine has died, {len(self.loops)} are left: {loop.failure}", RuntimeWarning, stacklevel=2)
         return True
 
-    def _go_on_elsewhere(self, loop: RemoteLoop, rows: list[Row]) -> list[Row]:
+    def _go_on_elsewhere(self, loop: Any, rows: list[Any]) -> list[Any]:
         """Rows of an engine that has died: those that go nowhere, in the thread that has heard of it."""
         self._lost(loop)
         left = []
@@ -138,7 +136,7 @@ class ReplicaLoop:
                     other.cancel([row])
         return left
 
-    def cancel(self, rows: Sequence[Row]) -> None:
+    def cancel(self, rows: Sequence[Any]) -> None:
         """As `EngineLoop.cancel`."""
         for row in rows:
             if not row.ended:
@@ -172,7 +170,7 @@ class ReplicaLoop:
             loop.set_pace(seconds)
 
 
-def devices(config: EngineConfig) -> list[dict[str, str]]:
+def devices(config: Any) -> list[dict[str, str]]:
     """The first device of each replica. ValueError where there are too few GPUs."""
     replicas = config.replicas
     if replicas == 1 or config.device == "cpu":

@@ -7,6 +7,8 @@ from itertools import takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+LOOKUP = "lookup"  # drafts from the row's own text
+NGRAM = "ngram"  # and from a table of what old children's books say
 NONE = -1  # in place of a draft, where a sequence has fewer than another
 
 if TYPE_CHECKING:  # the shell takes guesses before it needs torch

@@ -22,7 +22,7 @@ from nanobench.core.presets import Preset, limit_seconds
 from nanobench.core.records import Report
 from nanobench.systems import OTHERS
 from nanobench.systems.base import Missing, System
-from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.stats import GraphStats
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 

@@ -15,7 +15,7 @@ WRONG = [
     (4, "warmed", "captured before", "in the middle"),
     (4, "position_baked", "right", "position is a number"),
     (5, "names", "by all before it", "by its own tokens"),
-    (5, "not_written", "found once written", "found once reserved"),
+    (5, "not_written", "found once planned", "found once reserved"),
     (5, "preempted", "a large pool", "noise from 0 again"),
     (5, "not_full", "0: its own block", "one block for both"),
     (7, "same", "without drafts or with", "noise of the step"),

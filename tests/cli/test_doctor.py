@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
 from nanoinfer.cli import doctor, machine
 from nanoinfer.config import ENGINES
@@ -54,6 +56,7 @@ def test_this_machine(invoke: Any) -> None:
     result = invoke("doctor")
     assert (result.code, result.err) == (0, "")
     assert [name for name in (*PRESETS, *ENGINES) if name not in result.out] == []
+    assert re.search(r"^  auto +dense\n", result.out, re.MULTILINE) or torch.cuda.is_available()
     assert result.out.endswith("nanoinfer runs here.\n")
 
 
@@ -79,6 +82,8 @@ def test_a_gpu_runs_all_and_without_triton_lacks_the_paged_engines(examine: Any)
     for part in ("GPU [bold]", "9.0", "580.1", "CUDA 13.0", "cuda:0 bfloat16", "100.0 GiB"):
         assert part in shown
     assert examine(GPU_TORCH | {"gpus": [GPU | {"capability": "7.5"}]})["memory"][1]["dtype"] == "float16"
+    assert re.search(r"^  auto +fused$", shown, re.MULTILINE)
+    assert re.search(r"^  auto +dense-graph$", doctor.show(examine(GPU_TORCH, driver="580.1")), re.MULTILINE)
     engines = examine(GPU_TORCH, driver="580.1")["engines"]
     lacking = {engine["name"]: "get it" in engine["remedy"] for engine in engines if not engine["runs"]}
     assert lacking == {"paged": True, "paged-graph": True, "fused": True}

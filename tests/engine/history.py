@@ -35,7 +35,9 @@ from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.samplers import greedy, sample
 from nanoinfer.engine.sampling import gumbel, sample_filtered
 from nanoinfer.engine.state import BatchState, Fetch
-from nanoinfer.make import DraftQueue, EagerDrafts, EagerQueue, GraphQueue
+from nanoinfer.engines.drafts import DraftQueue, EagerDrafts
+from nanoinfer.engines.kernels import KernelQueue
+from nanoinfer.engines.queue import EagerQueue
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
@@ -226,7 +228,7 @@ class History:
         samplers = AllSamplers(self.counted(greedy), self.counted(sample), sample_filtered, scoring)
         watch(scoring, "move", self.fail)
         recorder = REPEAT if self.drafts == "within" else random.choice([None, REPEAT])
-        return (DraftQueue if self.drafts else GraphQueue)(
+        return (DraftQueue if self.drafts else KernelQueue)(
             model, self.cache, max_batch, recorder=recorder, max_rows=max_batch, samplers=samplers, lag=self.lag,
             **settings,
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +28,10 @@ from tests.engine.kernel_cases import DEVICE, INTERPRETED, here
 
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
 
+from triton import knobs
+
 from nanoinfer.kernels import sampling
-from nanoinfer.kernels.fused_forward import FusedForward
+from nanoinfer.kernels.fused_forward import FusedForward, compiled_before
 from nanoinfer.kernels.streamed import fused_forwards
 
 CONFIG = ModelConfig(n_layer=2, n_head=4, n_embd=48, n_positions=100, vocab_size=211)  # heads of 12: no power of two
@@ -134,6 +137,27 @@ def test_a_step_repeats_its_bits(make: Maker) -> None:
             seen.append(forward.logits[:3, : CONFIG.vocab_size].clone())
             state.token[:3] = torch.tensor([3, 10, 17])
     assert all(torch.equal(seen[0], other) for other in seen)
+
+
+@here
+def test_a_first_compilation_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line; not where Triton's cache has these kernels, nor where it interprets them."""
+    cache, state = rows_of(some_model(), [3])
+    assert not (INTERPRETED and FusedForward(some_model(), cache, state).uncompiled)
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    forward = FusedForward(some_model(), cache, state)
+    forward.uncompiled = not compiled_before()
+    for _ in range(2):
+        forward.decode(1, MAX_LEN, greedy)
+    (told,) = caplog.records
+    assert told.levelname == "WARNING"
+    assert "compiling the kernels of engine fused" in told.message
+    assert "\n" not in told.message
+    (tmp_path / "KEY").mkdir()
+    (tmp_path / "KEY" / "qkv_kernel.json").touch()
+    assert compiled_before()
 
 
 def fused_llm(model: GPT2, **settings: Any) -> Any:

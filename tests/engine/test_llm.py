@@ -12,6 +12,8 @@ import torch
 
 import nanoinfer
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.config import fastest
+from nanoinfer.kernels.available import has_triton
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import prompts_of
 
@@ -72,8 +74,16 @@ def test_defaults_on_a_gpu() -> None:
     with LLM("random:tiny") as llm:
         assert llm.model.device.type == "cuda"
         assert llm.model.dtype in (torch.bfloat16, torch.float16)
+        assert llm.engine == fastest(True, has_triton())
     with pytest.raises(ValueError, match="CUDA device"):
         LLM("random:tiny", device="cuda:99")
+
+
+def test_auto_is_the_fastest_of_the_machine() -> None:
+    """Ranks have no `fused`; without Triton a GPU runs no engine over pages."""
+    on_gpu = [fastest(True, triton, ranks) for triton in (True, False) for ranks in (1, 2)]
+    assert on_gpu == ["fused", "paged-graph", "dense-graph", "dense-graph"]
+    assert fastest(False, True) == "dense"
 
 
 def test_a_model_of_one_s_own_has_its_own_device(small_model: GPT2) -> None:

@@ -23,7 +23,8 @@ from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.samplers import SAMPLERS
-from nanoinfer.make import EagerQueue, GraphQueue
+from nanoinfer.engines.kernels import KernelQueue
+from nanoinfer.engines.queue import EagerQueue
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
 from nanoinfer.text.samples import SampleMaker
@@ -48,10 +49,10 @@ def caches(model: GPT2) -> dict[str, Callable[[], Any]]:
     }
 
 
-def graph_queue(model: GPT2, cache: Any, rows: int, mixed: bool = True) -> GraphQueue:
+def graph_queue(model: GPT2, cache: Any, rows: int, mixed: bool = True) -> KernelQueue:
     scoring = PenaltySampler(rows, model.config.vocab_size, model.device, SAMPLERS.filtered)
     samplers = AllSamplers(*SAMPLERS, scoring)
-    return GraphQueue(
+    return KernelQueue(
         model, cache, rows, recorder=None, max_rows=rows, samplers=samplers, budget=40, chunk=17, mixed=mixed
     )
 

@@ -24,7 +24,7 @@ from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.engine import sampling, step
 from nanoinfer.engine.engine import Sequence
 from nanoinfer.engine.fake_graph import FakeGraph
-from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.stats import GraphStats
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2, Attend
 from nanoinfer.model.weights import random_model

@@ -65,8 +65,8 @@ def test_by_the_name_of_the_device() -> None:
     """The whole way through `LLM(device=...)`, in the dtype that it chooses; the two GPUs' tokens are the same."""
     found = []
     for device in ("cuda:0", "cuda:1"):
-        with LLM("random:tiny", device=device, max_batch=4) as llm:
-            assert llm.engine == "paged-graph"
+        with LLM("random:tiny", device=device, max_batch=4, pinned=True) as llm:
+            assert llm.engine == "fused"
             llm.warm_up()
             found.append([c.token_ids for c in llm.generate(["Hello", "One two three"], PARAMS[:2])])
         assert torch.cuda.current_device() == 0

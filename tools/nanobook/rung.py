@@ -24,10 +24,17 @@ nanoinfer rung 2 --diff
 
 nanoinfer rung 3 --to my-rung"""
 
-CUT = 4  # chapters that can be cut out
 WHOLE = ("__init__",)  # modules of every rung, besides those of its chapters
-DATA = ("data/gpt2.tiktoken", "data/small")
-HOME = {"LLM": "first", "Completion": "records", "SamplingParams": "records"}
+DATA = {"data/gpt2.tiktoken": 1, "data/small": 1, "data/ngrams.safetensors": 7}  # from which chapter on
+DOORS = {1: "first", 5: "second", 8: "third"}  # the front door, from which chapter on
+RECORDS = {1: "records", 5: "requests"}
+# From chapter 5 on, the newest chapter makes all engines; before, each its own.
+MAKERS = {
+    5: "nanoinfer.engines.queue:QueueMaker",
+    6: "nanoinfer.engines.kernels:KernelMaker",
+    7: "nanoinfer.engines.drafts:DraftMaker",
+    8: "nanoinfer.engines.ranks:RankMaker",
+}
 CHAPTERS = '''\
 """Which chapters are here: written by `nanoinfer rung`."""
 
@@ -44,7 +51,7 @@ for this folder. It needs torch, numpy, tiktoken and safetensors{triton}.
 
     python {small}
     python -c "from nanoinfer import LLM; print(LLM().generate('Once upon a time')[0].text)"
-    python -m pytest test_rung.py
+    python -m pytest
 
 Read in this order:
 
@@ -57,7 +64,7 @@ chapter 4 on, `stats` and `warm_up(samplers)`, which captures every step ahead o
 
 def rung(
     number: Annotated[int, typer.Argument(min=1, max=8, metavar="N", help="The chapter, 1 to 8.")],
-    to: Annotated[Path | None, typer.Option(help="Write the package as of it, 1 to 4, into a new folder.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Write the package as of it into a new folder.")] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Only what this chapter adds.")] = False,
 ) -> None:
     """Show the files of chapters 1 to N in the order in which they are read, with lines of code; or write them."""
@@ -65,8 +72,6 @@ def rung(
     if to is None:
         Output().write(table)
         return
-    if number > CUT:
-        raise Refused(f"--to cuts out chapters 1 to {CUT}, not {number}")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise Refused(f"{to} exists and is not empty")
     write(to, number)
@@ -99,16 +104,18 @@ def write(folder: Path, number: int) -> None:
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / path, target)
-    for name in DATA:
+    for name in (name for name, since in DATA.items() if since <= number):
         copy = shutil.copytree if (source / ENGINE / name).is_dir() else shutil.copyfile
         (folder / ENGINE / name).parent.mkdir(exist_ok=True)
         copy(source / ENGINE / name, folder / ENGINE / name)
-    (folder / ENGINE / "chapters.py").write_text(chapters_py(paths), encoding="utf-8")
+    (folder / ENGINE / "chapters.py").write_text(chapters_py(number), encoding="utf-8")
     own = next((root() / "chapters").glob(f"{number:02}-*"))
     small = Path("chapters", own.name, "small.py")  # it looks for the model from there
     (folder / small).parent.mkdir(parents=True)
     shutil.copyfile(own / "small.py", folder / small)
-    shutil.copyfile(root() / "chapters" / "test_rung.py", folder / "test_rung.py")
+    for test in (root() / "chapters").glob("test_rung*.py"):
+        if int(test.stem.partition("rung_")[2] or 1) <= number:
+            shutil.copyfile(test, folder / test.name)
     title = next(chapter.title for chapter in book.chapters if chapter.number == number)
     triton = ", and Triton on a GPU" * (number > 2)
     table = reading_order(book, number)
@@ -116,14 +123,24 @@ def write(folder: Path, number: int) -> None:
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
-def chapters_py(paths: list[str]) -> str:
+def chapters_py(number: int) -> str:
     """The one file that is written anew: which names the package has, and which engines."""
+    paths = [path for _, path in files(syllabus(), number)]
+    door, records = newest(DOORS, number), newest(RECORDS, number)
+    home = {"LLM": door, "Completion": records, "SamplingParams": records}
     there = {name: maker for name, maker in ENGINES.items() if file_of(maker.split(":")[0].partition(".")[2]) in paths}
-    tables = {"HOME": HOME, "ENGINES": there}
+    if number in MAKERS:
+        there = dict.fromkeys([*there, *["fused"] * (number > 5)], MAKERS[number])
+    tables = {"HOME": home, "ENGINES": there}
     entries = ["\n".join(f'    "{key}": "{value}",' for key, value in table.items()) for table in tables.values()]
     bodies = [f"{name} = {{\n{body}\n}}\n" for name, body in zip(tables, entries, strict=True)]
-    typed = "".join(f"    from nanoinfer.{module} import {name} as {name}\n" for name, module in HOME.items())
+    typed = "".join(f"    from nanoinfer.{module} import {name} as {name}\n" for name, module in home.items())
     return CHAPTERS.format(typed=typed) + "".join(bodies)
+
+
+def newest(since: dict[int, str], number: int) -> str:
+    """What a chapter has of a table by the chapters that add something."""
+    return since[max(chapter for chapter in since if chapter <= number)]
 
 
 def add(app: typer.Typer) -> None:

@@ -20,8 +20,8 @@ from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device
-from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.graphs import GraphEngine, ladder
+from nanoinfer.engine.stats import GraphStats
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 

@@ -108,7 +108,7 @@ EXERCISE = Spec(
     ),
     lines=22,
     example=_example,
-    section="Reserve, or take it back",
+    section="Reserve, or preempt",
     axes=(("blocks", "row"), ("free blocks",), ("preempted", "place"), ("sent", "place", ("row",), ("token",))),
     typed=True,
     tolerance=1e-9,

@@ -108,7 +108,7 @@ EXERCISE = Spec(
     ),
     lines=11,
     example=_example,
-    section="The head, cut by vocabulary",
+    section="The logits, split by vocabulary",
     axes=("rank", "row"),
     typed=True,
     imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import gumbel"),

@@ -1,0 +1,79 @@
+"""Chapter 7's engines: chapter 6's, with drafts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.engine import cpu_sampling
+from nanoinfer.engine.choice import ChoiceStats
+from nanoinfer.engine.quick import QuickChoice
+from nanoinfer.engine.samplers import SAMPLERS, Samplers
+from nanoinfer.engines.kernels import KernelMaker
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model
+from nanoinfer.speculate.draft_model import DraftModel
+from nanoinfer.speculate.drafts import LOOKUP, NGRAM, Drafter
+from nanoinfer.speculate.engine import PlainDrafts
+from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged
+from nanoinfer.speculate.lookup import PromptLookup
+from nanoinfer.speculate.ngram import VOCABULARY, NGrams, RepeatsOrNGrams
+from nanoinfer.speculate.pays import Pays
+
+
+class EagerDrafts(PlainDrafts, QuickChoice):
+    """Chapter 7 over the engine of chapters 1 to 3."""
+
+
+class DraftQueue(GraphDrafts):
+    """Chapter 7 over chapters 4 to 6."""
+
+    Stats = ChoiceStats
+
+
+class DraftMaker(KernelMaker):
+    """A `KernelMaker` of engines whose sequences bring drafts.
+
+    speculate: who drafts: "lookup", "ngram" or a model; None: nobody. draft_tokens: of a sequence in a step at most.
+    adaptive_drafts: whether sequences bring fewer where that is faster. seed: of a draft model's random weights.
+    """
+
+    def __init__(
+        self, *args: Any, speculate: str | Path | GPT2 | None = None, draft_tokens: int = 4,
+        adaptive_drafts: bool = True, seed: int = 0, **settings: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(*args, **settings)
+        self.speculate, self.draft_tokens, self.adaptive, self.seed = speculate, draft_tokens, adaptive_drafts, seed
+        if speculate is not None:
+            self.eager, self.on_device, self.captured_pages = EagerDrafts, DraftQueue, VerifiedPaged
+
+    def settings(self) -> dict[str, Any]:
+        settings = super().settings()
+        if self.speculate is not None:
+            adaptive = Pays() if self.adaptive else None
+            settings |= {"drafter": self.drafter(), "draft_tokens": self.draft_tokens, "adaptive": adaptive}
+        return settings
+
+    def drafter(self) -> Drafter:
+        """Who drafts. ValueError for a draft model of another vocabulary, or one without room."""
+        model, draft, ours = self.model, self.speculate, self.model.config.vocab_size
+        if draft == LOOKUP:
+            return PromptLookup(self.max_batch, self.max_len, self.draft_tokens, model.device)
+        if draft == NGRAM:
+            if ours != VOCABULARY:
+                what = f"speculate {NGRAM!r} drafts for GPT-2's vocabulary"
+                raise ValueError(f"{what} of {VOCABULARY} tokens, not {ours}")
+            return RepeatsOrNGrams(NGrams.load())
+        if not isinstance(draft, str | Path | GPT2):
+            raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {draft!r}")
+        if not isinstance(draft, GPT2):
+            draft = load_model(draft, model.device, model.dtype, seed=self.seed)
+        if ours != (theirs := draft.config.vocab_size):
+            raise ValueError(f"a draft model must have the model's vocabulary of {ours} tokens, not {theirs}")
+        if draft.device != model.device:
+            raise ValueError(f"a draft model must be on the model's device, {model.device}, not {draft.device}")
+        max_len = min(self.max_len, draft.config.n_positions)
+        cache = CapturedDense(draft.config, self.max_batch, max_len, draft.device, draft.dtype)
+        samplers = SAMPLERS if self.on_gpu else Samplers(filtered=cpu_sampling.sample_filtered)
+        return DraftModel(draft, cache, self.max_batch, samplers, self.budget)
