@@ -22,7 +22,7 @@ from nanoinfer.requests import Completion, Piece, SamplingParams
 
 if TYPE_CHECKING:
     from nanoinfer.config import Facts
-    from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.engine.queue import Queued as Row
     from nanoinfer.engine.stats import Gauges, Stats
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.text.prompts import Prompt

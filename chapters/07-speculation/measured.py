@@ -13,12 +13,13 @@ from math import log
 from pathlib import Path
 from random import Random
 from statistics import fmean, median, stdev
+from types import SimpleNamespace
 from typing import Any
 
 from nanobench.micro.speculation import Forced, SpeculationReport
 from nanobench.micro.speculation_texts import Drafted, SpeculationTextsReport
 from nanobench.report.values import factor
-from nanoinfer.speculate.pays import GAIN, PRICE, RATE, Pays
+from nanoinfer.speculate.pays import FIRST, GAIN, PRICE, RATE, Pays
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NAME = "h200-speculation"
@@ -147,7 +148,7 @@ def lowest(adapts: bool) -> str:
 def simulated(alpha: float, most: int, adapts: bool, texts: int = 1000) -> list[float]:
     """Tokens a step of texts as long as the measured ones, by a coin alone. adapts: by a row's rule of how many pay."""
     coin, new, found = Random(1), report().new_tokens, []
-    row: Any = frozenset()  # whatever can be told from others
+    row: Any = SimpleNamespace(share=FIRST)
     for _ in range(texts):
         rule, written, steps = Pays(), 1, 0  # the first token is the prompt's
         while written < new:

@@ -11,7 +11,6 @@ from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.engine.graphs import CudaRecorder
 from nanoinfer.engine.late import LAG
 from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
-from nanoinfer.engine.quick import QuickChoice
 from nanoinfer.engine.samplers import SAMPLERS, Samplers
 from nanoinfer.engine.scores import DeviceScores, PlainScores
 from nanoinfer.engines.graphs import fused as with_kernels
@@ -20,10 +19,6 @@ from nanoinfer.kernels.available import has_triton
 from nanoinfer.model.gpt2 import GPT2
 
 BUDGET = 256  # tokens of a step, where nobody says how many
-
-
-class EagerQueue(PlainScores, QuickChoice):
-    """Chapter 5 over the engine of chapters 1 to 3."""
 
 
 class QueueMaker:
@@ -35,7 +30,7 @@ class QueueMaker:
     most. fused: whether recorded steps use chapter 4's fused kernels; None: where there is a GPU with Triton.
     """
 
-    eager: Any = EagerQueue
+    eager: Any = PlainScores
     on_device: Any = DeviceScores
     captured_pages: Any = CapturedRagged
 
