@@ -11,6 +11,7 @@ from nanobench.micro.attention import AttentionReport, Backend
 from nanobench.report.intervals import claimed
 from nanobench.report.values import factor, seconds, share, size
 from nanobook.examples import load as load_file
+from nanobook.examples import results
 from nanobook.text.marker_values import load
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.model.config import PRESETS, ModelConfig
@@ -72,10 +73,7 @@ def how_far() -> None:
 
 def attention() -> AttentionReport:
     """What was measured of SDPA and of read lengths. ValueError where the file is missing."""
-    path = RESULTS / "h200-attention.json"
-    if not path.is_file():
-        raise ValueError(f"no results file {path.name}")
-    return AttentionReport.load(path)
+    return results(AttentionReport, "h200-attention", "attention")
 
 
 def backend(what: str, batch: int, mask: str) -> Backend:

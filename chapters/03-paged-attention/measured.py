@@ -9,10 +9,8 @@ from __future__ import annotations
 import statistics
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar
 
-from nanobench.core.records import ResultsFile, Spread
+from nanobench.core.records import Spread
 from nanobench.micro.fixed_pool import short_lengths
 from nanobench.micro.kv_usage import CacheUsage, KVUsageReport
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
@@ -20,39 +18,31 @@ from nanobench.micro.ragged import RaggedReport
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.report.intervals import claimed
 from nanobench.report.values import seconds, share, size
+from nanobook.examples import results
 from nanoinfer.model.config import PRESETS
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 HEADS, HEAD_SIZE, BYTES = 12, 64, 2  # gpt2's, bfloat16
 WALK = 2 * 1024 * HEAD_SIZE * BYTES  # bytes of keys and values that one program reads of 1024 tokens
-File = TypeVar("File", bound=ResultsFile)
 
 
 def kernels() -> KernelReport:
     """The kernel alone. ValueError with the command that makes it."""
-    return _read(KernelReport, "h200-kernels", "kernels")
+    return results(KernelReport, "h200-kernels", "kernels")
 
 
 def ragged() -> RaggedReport:
     """Attention for rows that bring different numbers of tokens. ValueError with the command that makes it."""
-    return _read(RaggedReport, "h200-ragged", "ragged")
+    return results(RaggedReport, "h200-ragged", "ragged")
 
 
 def kv_usage() -> KVUsageReport:
     """What both caches hold. ValueError with the command that makes it."""
-    return _read(KVUsageReport, "h200-memory", "memory")
+    return results(KVUsageReport, "h200-memory", "memory")
 
 
 def recompiles() -> RecompileReport:
     """What Triton compiled while contexts grew. ValueError with the command that makes it."""
-    return _read(RecompileReport, "h200-recompiles", "recompiles")
-
-
-def _read(kind: type[File], name: str, command: str) -> File:
-    path = RESULTS / f"{name}.json"
-    if not path.is_file():
-        raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
-    return kind.load(path)
+    return results(RecompileReport, "h200-recompiles", "recompiles")
 
 
 def time_of(batch: int, context: int, variant: str) -> KernelTime:

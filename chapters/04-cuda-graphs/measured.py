@@ -7,11 +7,9 @@ bench/results/h200-NAME.json`; `python -m nanobook prose` then fills the numbers
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
-from nanobench.core.records import Report, ResultsFile
+from nanobench.core.records import Report
 from nanobench.micro.graphs import Drain, GraphsReport, Ladder, Prefill
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.micro.sampling import SamplingReport
@@ -19,51 +17,37 @@ from nanobench.micro.step_breakdown import Part, breakdown
 from nanobench.micro.timeline import StepTimeline, Timeline
 from nanobench.report.intervals import claimed
 from nanobench.report.values import seconds, share, size
-from nanocourse.exercises.chapters import run_file
+from nanobook.examples import results
+from nanocourse.exercises.chapters import run_folder
 from nanoinfer.model.config import PRESETS
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 GPT2, BYTES = PRESETS["gpt2"], 2  # bfloat16
 SETTING = "top-k 50, top-p 0.95"
-File = TypeVar("File", bound=ResultsFile)
 
 
-def _read(kind: type[File], name: str, command: str) -> File:
-    """A results file. ValueError with the command that makes it."""
-    path = RESULTS / f"{name}.json"
-    if not path.is_file():
-        raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
-    return kind.load(path)
-
-
-@cache
 def graphs() -> GraphsReport:
     """Start-up, a draining batch and prefill by length."""
-    return _read(GraphsReport, "h200-ladder", "graphs")
+    return results(GraphsReport, "h200-ladder", "graphs")
 
 
-@cache
 def whole() -> Report:
     """Whole generations from a prompt of one token."""
-    return _read(Report, "h200-graphs", "run --preset graphs")
+    return results(Report, "h200-graphs", "run --preset graphs")
 
 
-@cache
 def timeline(name: str = "h200-timeline") -> Timeline:
     """A step of each engine, by the profiler."""
-    return _read(Timeline, name, "timeline")
+    return results(Timeline, name, "timeline")
 
 
-@cache
 def samplers(name: str = "h200-sampling") -> SamplingReport:
     """Choosing tokens, alone."""
-    return _read(SamplingReport, name, "sampling")
+    return results(SamplingReport, name, "sampling")
 
 
-@cache
 def recompiles() -> RecompileReport:
     """What Triton compiled while contexts grew."""
-    return _read(RecompileReport, "h200-recompiles-graph", "recompiles --engine paged-graph")
+    return results(RecompileReport, "h200-recompiles-graph", "recompiles --engine paged-graph")
 
 
 def step_of(engine: str) -> StepTimeline:
@@ -116,7 +100,7 @@ def drained() -> None:
 
 def replayed_story(side: str) -> str:
     """A replay of the first story of graphs-that-lied.md, by its "right" graph or its "wrong" one."""
-    lies = run_file(Path(__file__).parent / "lies" / "loading.py", "nanoinfer_ch04_loading").lies("report")
+    lies = run_folder(Path(__file__).parent / "lies")("report")
     found = lies.measured()
     if found is None:
         raise ValueError(f"no results file {lies.NAME}: `{lies.COMMAND}`")

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.chapters import run_folder
 from nanocourse.exercises.scene import CROSSING, Lent, NoVerdict, kept_of, nothing, record
 
-MARKING = run_file(Path(__file__).parent / "lies" / "loading.py", "nanoinfer_ch04_loading").lies("marking")
+MARKING = run_folder(Path(__file__).parent / "lies")("marking")
 Tensors = dict[str, Tensor]
 INPUTS = ("token_ids", "positions", "row", "starts", "logits_at", "logits_row")
 OF_A_ROW = ("token", "position", "seed", "temperature", "live")

@@ -7,8 +7,6 @@ prose` then fills the numbers into the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
 from statistics import mean, median
 
 import torch
@@ -19,32 +17,21 @@ from nanobench.micro.queue_arrivals import ArrivalRuns, Gaps
 from nanobench.micro.queue_prefix import PrefixRuns
 from nanobench.micro.queue_records import Run
 from nanobench.report.values import factor, seconds, share
+from nanobook.examples import results
 from nanoinfer.capacity import batched_tokens
 from nanoinfer.serve.completions import EVENTS_PER_S
 from nanoinfer.serve.config import ServeConfig
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 
-
-def _path(name: str, command: str) -> Path:
-    """A results file. ValueError with the command that makes it."""
-    path = RESULTS / f"{name}.json"
-    if not path.is_file():
-        raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
-    return path
-
-
-@cache
 def queue() -> QueueReport:
     """Arrivals, shared prefixes, and a pool too small."""
-    return QueueReport.load(_path("h200-queue", "queue"))
+    return results(QueueReport, "h200-queue", "queue")
 
 
-@cache
 def load() -> LoadReport:
     """Open arrivals at the engine and at the server."""
     rates = "50%,80%,95%,130%,180%"
-    return LoadReport.load(_path("h200-load", f"load --engine --serve --rates {rates} --repeats 2 --seconds 5"))
+    return results(LoadReport, "h200-load", f"load --engine --serve --rates {rates} --repeats 2 --seconds 5")
 
 
 def budget_of(tokens: int) -> ArrivalRuns:

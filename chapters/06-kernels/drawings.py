@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nanobench.report.figures.style import ACCENT, GREYS, MUTED, PEERS, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, GREYS, GRID, MUTED, PEERS, WIDTH, Drawing
 from nanobench.report.values import factor
 from nanobook.examples import load
 
@@ -18,7 +19,45 @@ S = example.shape()
 
 def drawings() -> list[Drawing]:
     """All diagrams of the chapter."""
-    return [flat(), layer(), early(), gain(), exchange(), words(), cut()]
+    return [waterfall(), flat(), layer(), early(), gain(), exchange(), words(), cut()]
+
+
+def waterfall() -> Drawing:
+    """A token's time as the chapter shortens it, above the time that its bytes take."""
+    measured = example.measured
+    names = ("chapter 4's\ncaptured operations", "fused kernels", "fused kernels,\nlaunched early")
+    times = [round(1e6 * measured.token(arm)) for arm in ("paged-graph", "fused, none early", "fused")]
+    floor = round(1e6 * measured.limit())
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(WIDTH, 3.6), layout=None)
+        ax = figure.subplots()
+        for at, time in enumerate(times):
+            ax.bar(2 * at, time, color=ACCENT if at == 2 else PEERS[0], width=1.1)
+            ax.annotate(f"{time} µs", (2 * at, time), (0, 3), textcoords="offset points", ha="center", fontsize=11)
+        for at, (before, after) in enumerate(pairwise(times)):
+            ax.bar(2 * at + 1, before - after, bottom=after, color=GRID, width=0.9)
+            what = ("fewer\nkernels", "early\nlaunch")[at]
+            ax.annotate(f"{what}\n-{before - after} µs", (2 * at + 1, (before + after) / 2), ha="center", va="center",
+                        fontsize=9.5)  # fmt: skip
+        ax.axhline(floor, color=MUTED, linestyle=":", linewidth=1.5)
+        ax.annotate(f"bandwidth limit: {floor} µs", (4.75, floor), (0, 4), textcoords="offset points", fontsize=11)
+        ax.set_xticks([0, 2, 4], names)
+        ax.grid(visible=False, axis="x")
+        ax.set_xlim(-0.8, 6.9)
+        ax.set_ylim(0, 1.12 * times[0])
+        ax.set_ylabel("µs a token")
+        figure.subplots_adjust(left=0.085, right=0.985, top=0.97, bottom=0.17)
+        return figure
+
+    cells = tuple((name.replace("\n", " "), str(time)) for name, time in zip(names, times, strict=True))
+    alt = (
+        "What a token of gpt2 takes with one row on an H200: "
+        + ", ".join(f"{time} µs with {name}" for name, time in cells)
+        + f". At the bandwidth limit it would take {floor} µs."
+    )
+    header = ("kernels", "µs a token")
+    return Drawing("06-kernels/waterfall", "The way down of a token's time", alt, header, cells, draw)
 
 
 def flat() -> Drawing:

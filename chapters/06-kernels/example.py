@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from nanobench.report.values import seconds, share
 from nanobook.examples import load, print_blocks
+from nanocourse.exercises.chapters import run_folder
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.samplers import greedy
@@ -28,7 +29,7 @@ from nanoinfer.model.weights import random_model
 
 here = Path(__file__).parent
 measured, small = load(here / "measured.py"), load(here / "small.py")
-races = load(here / "races" / "loading.py").races
+races = run_folder(here / "races")
 hundred, gaps, nodes, exchanges = measured.hundred, measured.gaps, measured.nodes, measured.exchanges
 steps, generated, timed = measured.steps, measured.generated, measured.timed
 GPT2_SMALL = PRESETS["gpt2"]
@@ -196,7 +197,7 @@ def no_fence() -> None:
 
 def used_again() -> None:
     """The end of the shortest interleaving that loses, of a barrier that is set back by who comes last."""
-    lost = races("catalogue").RACES["reset-by-last"].wrong()[2]
+    lost = races("catalogue").LIES["reset-by-last"].wrong()[2]
     meets = next(at for at, line in enumerate(lost) if line.startswith("1: add counter"))
     print(*(line for line in lost[meets:] if "data" not in line), sep="\n")
 

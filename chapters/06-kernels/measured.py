@@ -7,7 +7,6 @@ nanobook prose` then fills the numbers into the text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -16,21 +15,15 @@ from nanobench.micro.one_kernel_records import OneKernelReport
 from nanobench.micro.step_breakdown import NONE, Part, breakdown
 from nanobench.micro.timeline import StepTimeline
 from nanobench.report.values import factor, seconds, share
-from nanobook.examples import load
+from nanobook.examples import load, results
 
 four = load(Path(__file__).parents[1] / "04-cuda-graphs" / "measured.py")
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NAME = "h200-one-kernel"
 
 
-@cache
 def report(more: str = "") -> OneKernelReport:
     """The results. more: "-texts" for those of whole texts alone. ValueError with the command that makes them."""
-    path = RESULTS / f"{NAME}{more}.json"
-    if not path.is_file():
-        options = f"--texts --out bench/results/{path.name}" if more else f"--out bench/results/{path.name}"
-        raise ValueError(f"no results file {path.name}: `python -m bench one-kernel {options}`")
-    return OneKernelReport.load(path)
+    return results(OneKernelReport, f"h200-one-kernel{more}", "one-kernel --texts" if more else "one-kernel")
 
 
 def matrix() -> list[tuple[int, float]]:
@@ -226,6 +219,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "paged token": lambda: seconds(token("paged-graph")),
     "fused sampled": lambda: seconds(token("fused", sampled=True)),
     "token sampled": lambda: seconds(token("one kernel", sampled=True)),
+    "limit": lambda: seconds(limit()),
     "new": lambda: str(report().new_tokens),
     "of a text": lambda: seconds(1 / whole_texts()[1][0]),
     "texts over fused": lambda: factor(whole_texts()[1][0] / whole_texts("fused")[1][0]),

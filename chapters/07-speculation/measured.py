@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import log
-from pathlib import Path
 from random import Random
 from statistics import fmean, median, stdev
 from types import SimpleNamespace
@@ -19,31 +18,21 @@ from typing import Any
 from nanobench.micro.speculation import Forced, SpeculationReport
 from nanobench.micro.speculation_texts import Drafted, SpeculationTextsReport
 from nanobench.report.values import factor
+from nanobook.examples import results
 from nanoinfer.speculate.pays import FIRST, GAIN, PRICE, RATE, Pays
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
-NAME = "h200-speculation"
 XL, GPT2 = "random:gpt2-xl", "random:gpt2"
 TEXTS = ("repeating", 0.0), ("story", 0.0), ("story", 0.8)  # and their temperatures
 
 
-@cache
 def report() -> SpeculationReport:
     """The results. ValueError with the command that makes them."""
-    return SpeculationReport.load(_path(NAME))
+    return results(SpeculationReport, "h200-speculation", "speculation")
 
 
-@cache
 def texts_report() -> SpeculationTextsReport:
     """Those of real texts."""
-    return SpeculationTextsReport.load(_path(f"{NAME}-texts"))
-
-
-def _path(name: str) -> Path:
-    path, command = RESULTS / f"{name}.json", name.removeprefix("h200-")
-    if not path.is_file():
-        raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
-    return path
+    return results(SpeculationTextsReport, "h200-speculation-texts", "speculation-texts")
 
 
 def cases(model: str, adaptive: bool = False) -> list[Forced]:

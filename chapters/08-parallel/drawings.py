@@ -23,7 +23,7 @@ RANKS = (PEERS[0], ACCENT, PEERS[1])  # a colour each
 def drawings() -> list[Drawing]:
     """All diagrams of the chapter."""
     computed = [paper(), layer(), heads(), ring(), overwritten(), shards()]
-    return [*computed, *([reduces(), overtakes()] if measured.path().is_file() else [])]
+    return [*computed, reduces(), overtakes()]
 
 
 def grid(ax: Axes, at: tuple[float, float], numbers: Any, colors: list[list[str | None]]) -> None:

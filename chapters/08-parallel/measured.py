@@ -9,47 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 from nanobench.core.records import Report
 from nanobench.micro.ranks import Ranked, RanksReport
 from nanobench.micro.replicas import ReplicasReport
 from nanobench.report.values import factor, seconds
+from nanobook.examples import results
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.parallel.shard import UNIT, Shard
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
-NAME, XL = "h200-ranks", "random:gpt2-xl"
+XL = "random:gpt2-xl"
 BYTES = 2  # of a number
 KINDS = {"one-shot": "one-shot", "two-shot": "two-shot", "norm alone": "a norm", "nccl and norm": "NCCL, norm",
          "in one kernel": "one kernel"}  # fmt: skip
 
 
-@cache
 def report() -> RanksReport:
     """The results. ValueError with the command that makes them."""
-    if not path().is_file():
-        raise ValueError(f"no results file {NAME}.json: `python -m bench ranks --out bench/results/{NAME}.json`")
-    return RanksReport.load(path())
-
-
-def path() -> Path:
-    """Where they are."""
-    return RESULTS / f"{NAME}.json"
+    return results(RanksReport, "h200-ranks", "ranks")
 
 
 @cache
 def replicas(machine: str) -> dict[int, float]:
     """Tokens/s of two engines over one's, by how many requests came at once. machine: h100 or h200."""
-    known = ReplicasReport.load(RESULTS / f"{machine}-replicas.json").cases
+    known = results(ReplicasReport, f"{machine}-replicas", "replicas").cases
     rates = {(one.requests, one.replicas): one.tokens_per_s.median for one in known}
     return {requests: rates[requests, 2] / rates[requests, 1] for requests, count in rates if count == 2}
 
 
-@cache
 def copy_bytes_per_s() -> float:
     """How fast one of these GPUs copies memory, by the throughput runs of the book."""
-    return Report.load(RESULTS / "h200-xl.json").copy_bytes_per_s
+    return results(Report, "h200-xl", "run --preset xl").copy_bytes_per_s
 
 
 def shape(model: str) -> ModelConfig:

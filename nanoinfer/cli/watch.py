@@ -115,8 +115,8 @@ def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], t
     engine: Any = llm.core
     waits, steps = sorted(zip(arrivals, range(len(requests)), strict=True), reverse=True), 0
     found: list[Event] = []
-    events, engine.observer = Events(llm.tokenizer if texts else None), Recorder(engine, found.append, texts)
-    found.append(engine.observer.state())
+    events, engine.observer = Events(llm.tokenizer if texts else None), Recorder(engine, found.append, texts, step=-1)
+    engine.observer.stepped(())
     try:
         while waits or engine.busy:
             while waits and (waits[-1][0] <= steps or not engine.busy):

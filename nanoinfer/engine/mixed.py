@@ -14,7 +14,6 @@ from torch import Tensor
 from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graphs import GraphEngine
-from nanoinfer.engine.logprobs import following
 from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState
@@ -26,7 +25,10 @@ NEWEST = -1  # in place of a token id: the sequence's newest token, which only t
 
 
 class Piece(NamedTuple):
-    """A `Chunk` that may end before its prompt does. complete: whether a token follows it. wanted: of `following`."""
+    """A `Chunk` that may end before its prompt does.
+
+    complete: whether a token follows it. wanted: the prompt's tokens that follow its own, if their logprobs are wanted.
+    """
 
     row: int
     start: int
@@ -93,4 +95,4 @@ class MixedEngine(QueueEngine, GraphEngine):
     def piece(self, work: Work) -> Any:
         """What the device is told of a piece of a prompt."""
         s, start, count = work
-        return Piece(s.row, start, s.tokens[start : start + count], s.decoding, following(s, start, count))
+        return Piece(s.row, start, s.tokens[start : start + count], s.decoding, s.following(start, count))

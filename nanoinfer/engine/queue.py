@@ -69,6 +69,11 @@ class Queued(Sequence):
         """The new tokens."""
         return self.tokens[len(self.request.prompt_token_ids) :]
 
+    def following(self, start: int, count: int) -> tuple[int, ...]:
+        """The prompt's tokens that follow those of a chunk of it, where their logprobs are wanted."""
+        wanted = self.request.params.prompt_logprobs is not None
+        return self.request.prompt_token_ids[start + 1 : start + 1 + count] if wanted else ()
+
 
 class QueueEngine(Engine):
     """Sequences come and go at any time; a step feeds at most `budget` tokens. One thread calls it.

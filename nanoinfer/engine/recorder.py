@@ -30,12 +30,15 @@ class Recorder:
 
     The first facts hold the whole state. A sequence is known by the number of its arrival. Blocks are counted from 1,
     whether or not there is a null block.
-    post: called in the engine's thread. texts: whether facts have token ids.
+    post: called in the engine's thread. texts: whether facts have token ids. step: the number of the first facts, -1
+    where `stepped` is called ahead of the first step.
     """
 
-    def __init__(self, engine: QueueEngine, post: Callable[[Facts], object], texts: bool = False) -> None:
+    def __init__(
+        self, engine: QueueEngine, post: Callable[[Facts], object], texts: bool = False, step: int = 0
+    ) -> None:
         self.engine, self.post, self.texts = engine, post, texts
-        self._steps, self._blocks = 0, engine.blocks
+        self._steps, self._begun, self._blocks = step, False, engine.blocks
         cache: Any = engine.cache
         self._first = engine.blocks.blocks + 1 - cache.k.shape[1] if engine.blocks else 0  # added to a block's number
         self._left: list[tuple[int, bool, list[int]]] = []
@@ -60,11 +63,11 @@ class Recorder:
             "waiting": {"count": len(waiting), "ids": [*map(ARRIVED, islice(waiting, QUEUE))]},
         }
         try:
-            self.post(facts | (self._step(settled) if self._steps else self._state()))
+            self.post(facts | (self._step(settled) if self._begun else self._state()))
         except Exception:
             logging.getLogger(__name__).exception("watching the engine has failed, and ends")
             self.engine.observer = None
-        self._steps, self._left, self._ended = self._steps + 1, [], []
+        self._steps, self._begun, self._left, self._ended = self._steps + 1, True, [], []
 
     def _state(self) -> Facts:
         """Return the whole state. The facts of all later steps build on it."""

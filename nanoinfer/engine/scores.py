@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -11,15 +14,48 @@ from torch import Tensor
 from nanoinfer.engine.cpu_sampling import SAMPLERS
 from nanoinfer.engine.device import DeviceEngine, Launch
 from nanoinfer.engine.engine import Sequence, Work
-from nanoinfer.engine.logprobs import following, logprobs, scoring
 from nanoinfer.engine.mixed import MixedEngine
-from nanoinfer.engine.penalties import penalised
+from nanoinfer.engine.penalties import logprobs, penalised, prompt_logprobs
 from nanoinfer.engine.queue import QueueEngine, Token
 from nanoinfer.engine.samplers import cheapest
 from nanoinfer.engine.sampling import Choices
-from nanoinfer.engine.state import Fetch
+from nanoinfer.engine.state import Fetch, upload
+from nanoinfer.model.batch import Batch
+from nanoinfer.model.gpt2 import GPT2, Cache
 
 SCORING = 3  # which of `AllSamplers` serves rows with penalties or logprobs
+
+
+class ScoringModel:
+    """A model for one step that looks at prompts too: `scores` are the logprobs of the tokens that are wanted.
+
+    wanted: for each chunk of the step, the tokens that follow its own, or none. counts: how many tokens each chunk has.
+    """
+
+    def __init__(self, model: GPT2, wanted: list[tuple[int, ...]], counts: Iterable[int]) -> None:
+        starts = accumulate(counts, initial=0)
+        at = [place for start, ids in zip(starts, wanted, strict=False) for place in range(start, start + len(ids))]
+        self.model, next_ids = model, [token for ids in wanted for token in ids]
+        self.scored_at, self.next_ids = upload([at, next_ids], torch.int64, model.device)  # (S,) each
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def __call__(self, batch: Batch, cache: Cache) -> Tensor:
+        hidden = self.model.hidden(batch, partial(cache.attend, cache.plan(batch)))  # (N, C)
+        self.scores = prompt_logprobs(self.model, hidden[self.scored_at], self.next_ids)
+        return self.model.head(batch.last(hidden))
+
+
+@contextmanager
+def scoring(engine: Any, *asked: Any) -> Iterator[ScoringModel]:
+    """Meanwhile the engine's model is a `ScoringModel`."""
+    model = engine.model
+    engine.model = ScoringModel(model, *asked)
+    try:
+        yield engine.model
+    finally:
+        engine.model = model
 
 
 def joined(tokens: list[int], own: Any, scores: Any, wanted: list[tuple[int, ...]]) -> list[Token]:
@@ -35,7 +71,7 @@ class PlainScores(QueueEngine):
     own: Any = None  # logprobs of the tokens that were just chosen
 
     def run(self, work: list[Work]) -> list[Any]:
-        wanted, scores = [following(*each) for each in work], None
+        wanted, scores = [s.following(start, count) for s, start, count in work], None
         self.own = None
         if any(wanted):
             with scoring(self, wanted, [count for *_, count in work]) as model:

@@ -87,7 +87,7 @@ class Completions:
             if asked.stream:
                 await self._stream(answer, reply, ticket.stream)
             else:
-                await reply.whole(answer.whole(await ticket.stream.completions()))
+                await reply.part(answer.whole(await ticket.stream.completions()))
         finally:
             timer.cancel()
             listener.cancel()
@@ -114,50 +114,45 @@ class Completions:
             if piece.completion:
                 done.append(piece.completion)
                 if len(done) == len(stream.rows):
-                    return await reply.event(event + answer.last_events(done), last=True)
+                    return await reply.part(event + answer.last_events(done), EVENTS)
             if event:
-                await reply.event(event)
+                await reply.part(event, EVENTS, last=False)
             if self.service.streams > 1 and not piece.finish_reason:  # tokens that come meanwhile join the next piece
                 await asyncio.sleep(self.service.streams / EVENTS_PER_S / len(prompts))
 
 
 class Reply:
-    """What goes back to one client; a stream goes whole to one of HTTP/1.0, which knows no chunks."""
+    """What goes back to one client, in parts; all at once to one of HTTP/1.0, which knows no chunks."""
 
     def __init__(self, scope: Scope, send: Send, ticket: Ticket) -> None:
         self._send, self._ticket = send, ticket
-        self._held = bytearray() if scope["http_version"] == "1.0" else None
-        self._streaming = False
+        self._in_parts, self._held, self._begun = scope["http_version"] != "1.0", b"", False
 
-    async def whole(self, body: bytes, headers: Mapping[str, str] = JSON, status: int = 200) -> None:
-        """Send a whole answer."""
-        self._ticket.answered = True
-        await self._start(status, {**headers, "content-length": str(len(body))})
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def event(self, event: bytes, last: bool = False) -> None:
-        """Send a part of a stream, whose first part is the answer's beginning."""
-        if self._held is not None:
-            self._held += event
-            return await self.whole(bytes(self._held), EVENTS) if last else None
-        if not self._streaming:
-            self._streaming = True
-            await self._start(200, EVENTS)
+    async def part(
+        self, data: bytes, headers: Mapping[str, str] = JSON, *, status: int = 200, last: bool = True
+    ) -> None:
+        """Send a part of the answer. The first one begins it; a part that is first and last has a length."""
+        self._held += data
+        if not (last or self._in_parts):
+            return
         self._ticket.answered = last
-        await self._send({"type": "http.response.body", "body": event, "more_body": not last})
+        if not self._begun:
+            self._begun, self._ticket.status = True, status
+            headers = {**headers, "x-request-id": self._ticket.name}
+            if last:
+                headers["content-length"] = str(len(self._held))
+            pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+        data, self._held = self._held, b""
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def fail(self, error: ApiError) -> None:
         """Send the one end of a request that has no other: an error, or an error event and nothing after it."""
-        if self._streaming:
-            await self.event(b"data: " + error.body + b"\n\n", last=True)
+        self._held = b""
+        if self._begun:
+            await self.part(b"data: " + error.body + b"\n\n")
         else:
-            await self.whole(error.body, {**error.headers, **JSON}, error.status)
-
-    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self._ticket.status = status
-        headers = {**headers, "x-request-id": self._ticket.name}
-        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+            await self.part(error.body, {**error.headers, **JSON}, status=error.status)
 
 
 async def _end_with_client(receive: Receive, ticket: Ticket) -> None:

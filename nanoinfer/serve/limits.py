@@ -18,19 +18,13 @@ from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.errors import ApiError
 
 LATE = "late"  # why a task is cancelled whose time is up
-LOOKS = 8  # in the time that a task may wait
 
 
 class Limits:
-    """ASGI middleware. `receive` raises ApiError beyond a limit, and `send` ClientDisconnect.
-
-    One timer looks after all tasks that wait: a timer of its own would cost each token of each stream.
-    """
+    """ASGI middleware. `receive` raises ApiError beyond a limit, and `send` ClientDisconnect."""
 
     def __init__(self, app: ASGIApp, config: ServeConfig) -> None:
         self.app, self.config = app, config
-        self._until: dict[asyncio.Task[Any], float] = {}  # the tasks that wait, and how long each may
-        self._period, self._looking = min(config.body_timeout, config.stall_timeout) / LOOKS, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,7 +38,7 @@ class Limits:
                 return await receive()
             self._check_headers(Headers(scope=scope))  # ahead of `receive`, at which a server asks for the body
             try:
-                message: Message = await self._within(until, receive())
+                message: Message = await within(until, receive())
             except TimeoutError:
                 what = f"the body did not come within {self.config.body_timeout:g} seconds"
                 raise ApiError(408, what, code="body_timeout", connection="close") from None
@@ -55,7 +49,7 @@ class Limits:
 
         async def limited_send(message: Message) -> None:
             try:
-                await self._within(loop.time() + self.config.stall_timeout, send(message))
+                await within(loop.time() + self.config.stall_timeout, send(message))
             except OSError:  # of the server: it has gone; or TimeoutError: it takes nothing
                 raise ClientDisconnect from None
 
@@ -72,28 +66,20 @@ class Limits:
             what = f"the body has more than {self.config.max_body:,} bytes, which is the most that is read"
             raise ApiError(413, what, code="body_too_large", connection="close")
 
-    async def _within(self, until: float, work: Awaitable[Any]) -> Any:
-        """Await it, and raise TimeoutError when this time has come."""
-        task = asyncio.current_task()
-        assert task
-        self._until[task] = until
-        if not self._looking:
-            self._look()
-        try:
-            return await work
-        except asyncio.CancelledError as error:
-            if error.args != (LATE,):
-                raise
-            raise TimeoutError from None
-        finally:
-            del self._until[task]
 
-    def _look(self) -> None:
-        """Cancel what is late, and look again, as long as anything waits."""
-        loop = asyncio.get_running_loop()
-        for task, until in self._until.items():
-            if until < loop.time():
-                task.cancel(LATE)
-        self._looking = bool(self._until)
-        if self._looking:
-            loop.call_later(self._period, self._look)
+async def within(until: float, work: Awaitable[Any]) -> Any:
+    """Await it, and raise TimeoutError when the event loop's time is `until`.
+
+    `asyncio.wait_for` would make a task for each token of each stream.
+    """
+    task = asyncio.current_task()
+    assert task
+    timer = asyncio.get_running_loop().call_at(until, task.cancel, LATE)
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        if error.args != (LATE,):
+            raise
+        raise TimeoutError from None
+    finally:
+        timer.cancel()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from operator import sub
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -64,31 +65,29 @@ class Metrics(Collector):
         """Yield all metrics. The engine's are 0 before it is loaded."""
         service = self._service
         gauges, stats = (service.llm.gauges, service.llm.stats) if service.llm else (Gauges(), Stats())
-        for name, value, told in (
-            ("ready", service.phase == "ready", "Whether a request sent now would be answered"),
-            ("ready_seconds", service.ready_s, "Seconds from the start until ready"),
-            ("requests_live", len(service.tickets), "Requests being read, run or answered"),
-            ("rows_running", gauges.running, "Rows in the batch"),
-            ("rows_waiting", gauges.waiting, "Rows waiting for a place in the batch"),
-            ("blocks", gauges.blocks, "Blocks of the KV cache; 0 for a cache without blocks"),
-            ("blocks_used", gauges.blocks_used, "Blocks that rows own"),
-            ("blocks_cached", gauges.blocks_cached, "Blocks kept for prompts with the same beginning"),
-        ):
-            yield GaugeMetricFamily(f"nanoinfer_{name}", told, float(value))
-        counters = [
-            ("requests_submitted", service.submitted, "Requests for completions"),
-            ("prompt_tokens", self._prompt_tokens, "Prompt tokens of ended requests"),
-            ("new_tokens", self._new_tokens, "New tokens of ended requests"),
+        now, sums = GaugeMetricFamily, CounterMetricFamily
+        metrics: list[tuple[type[Any], str, float, str]] = [
+            (now, "ready", service.phase == "ready", "Whether a request sent now would be answered"),
+            (now, "ready_seconds", service.ready_s, "Seconds from the start until ready"),
+            (now, "requests_live", len(service.tickets), "Requests being read, run or answered"),
+            (now, "rows_running", gauges.running, "Rows in the batch"),
+            (now, "rows_waiting", gauges.waiting, "Rows waiting for a place in the batch"),
+            (now, "blocks", gauges.blocks, "Blocks of the KV cache; 0 for a cache without blocks"),
+            (now, "blocks_used", gauges.blocks_used, "Blocks that rows own"),
+            (now, "blocks_cached", gauges.blocks_cached, "Blocks kept for prompts with the same beginning"),
+            (sums, "requests_submitted", service.submitted, "Requests for completions"),
+            (sums, "prompt_tokens", self._prompt_tokens, "Prompt tokens of ended requests"),
+            (sums, "new_tokens", self._new_tokens, "New tokens of ended requests"),
         ]
         if gauges.blocks:  # without blocks there is neither prefix sharing nor preemption
-            counters += [
-                ("prefix_queries_tokens", stats.prompt_tokens, "Prompt tokens of rows that have begun"),
-                ("prefix_hits_tokens", stats.cached_tokens, "Prompt tokens found in the prefix cache"),
-                ("preemptions", stats.preemptions, "Rows that had to give their blocks back"),
-                ("recomputed_tokens", stats.recomputed_tokens, "Tokens computed again after a preemption"),
+            metrics += [
+                (sums, "prefix_queries_tokens", stats.prompt_tokens, "Prompt tokens of rows that have begun"),
+                (sums, "prefix_hits_tokens", stats.cached_tokens, "Prompt tokens found in the prefix cache"),
+                (sums, "preemptions", stats.preemptions, "Rows that had to give their blocks back"),
+                (sums, "recomputed_tokens", stats.recomputed_tokens, "Tokens computed again after a preemption"),
             ]
-        for name, count, told in counters:
-            yield CounterMetricFamily(f"nanoinfer_{name}", told, count)
+        for kind, name, value, told in metrics:
+            yield kind(f"nanoinfer_{name}", told, value=float(value))
         ended = CounterMetricFamily("nanoinfer_requests", "Requests, by what became of them", labels=["outcome"])
         for outcome in OUTCOMES:
             ended.add_metric([outcome], self._ended[outcome])

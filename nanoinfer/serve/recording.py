@@ -6,12 +6,17 @@ import json
 from base64 import b64encode
 from collections.abc import Iterable
 from hashlib import sha256
+from importlib.resources import files
 
 from nanoinfer.serve.events import VERSION, Event
-from nanoinfer.serve.page_files import read
 
 LIMIT = 1_000_000  # bytes of the file
 ROOM = 600  # of these for what stands around the events
+
+
+def read(name: str) -> str:
+    """A file of the page by its name, as text."""
+    return files("nanoinfer.serve").joinpath("page").joinpath(name).read_text(encoding="utf-8")
 
 
 def as_html(events: Iterable[Event], title: str) -> str:
@@ -33,22 +38,16 @@ def as_html(events: Iterable[Event], title: str) -> str:
     head = escaped({"version": VERSION, "title": title, "note": note})
     data = f'{head[:-1]},"events":[{",".join(kept)}]}}'
     policy = f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; img-src data:"
-    page = read("index.html")
-    for found, put in (
-        (
-            '<meta charset="utf-8">',
-            f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        ),
-        ('<link rel="stylesheet" href="page.css">', f"<style>{style}</style>"),
-        ('<script src="page.js" defer></script>\n', ""),
-        (
-            "</body>",
-            f'<script type="application/json" id="recording">{data}</script>\n<script>{script}</script>\n</body>',
-        ),
-    ):
-        before, found_there, after = page.partition(found)
-        assert found_there, found
-        page = before + put + after
+    page, charset = read("index.html"), '<meta charset="utf-8">'
+    scripts = f'<script type="application/json" id="recording">{data}</script>\n<script>{script}</script>\n'
+    for old, new in {
+        charset: f'{charset}\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<link rel="stylesheet" href="page.css">': f"<style>{style}</style>",
+        '<script src="page.js" defer></script>\n': "",
+        "</body>": f"{scripts}</body>",
+    }.items():
+        assert old in page
+        page = page.replace(old, new, 1)
     return page
 
 

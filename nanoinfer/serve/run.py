@@ -39,40 +39,10 @@ class Protocol(HttpToolsProtocol):
 
     _before = b""  # the end of what has come, for a name that comes in two parts
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(Joined(transport))  # type: ignore[arg-type]
-
     def data_received(self, data: bytes) -> None:
         data, begun = self._before + data, len(self._before)
         self._before = data[-len(b"\nupgrade") :]
         super().data_received(UPGRADE.sub(b"d:", data)[begun:])
-
-
-class Joined:
-    """A transport that writes at once what is written to it in one turn of the event loop.
-
-    A write is a call of the kernel that wakes a client, which costs more than all that is done for a token here.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport, self._parts = transport, list[bytes]()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        parts, self._parts = self._parts, []
-        if parts:
-            self._transport.write(b"".join(parts))
 
 
 class Server(uvicorn.Server):
@@ -111,6 +81,9 @@ def bind(config: ServeConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listening = socket.create_server((config.host, config.port), family=family, backlog=WAITING)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)
+    listening.setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+    )  # else a token waits until the last has been heard of
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux cuts who takes nothing, even when all has been written
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * config.stall_timeout))
     return listening

@@ -25,7 +25,8 @@ class Ticket:
     """One request on its way through the server, in the task that serves it."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.began, self._task = name, time.perf_counter(), asyncio.current_task()
+        self.name, self.began = name, time.perf_counter()
+        self.task: asyncio.Task[Any] | None = asyncio.current_task()
         self.rows = 0  # that it may have in the engine
         self.stream: TokenStream | None = None
         self.cause: ApiError | None = None  # why it ends without its answer
@@ -35,9 +36,9 @@ class Ticket:
 
     def end(self, cause: ApiError) -> None:
         """End it from outside: its task is cancelled, so its rows leave the engine, and its client is told why."""
-        if self._task and not (self.cause or self.answered):
+        if self.task and not (self.cause or self.answered):
             self.cause = cause
-            self._task.cancel()
+            self.task.cancel()
 
     @property
     def sequences(self) -> tuple[Any, ...]:
@@ -121,7 +122,7 @@ class Service:
         try:
             self.llm = llm = await _in_thread(self._source) if callable(self._source) else self._source
             self._on_loaded(llm)
-            self.go(self._die_with(llm))
+            asyncio.wrap_future(llm.died).add_done_callback(lambda died: self._die(died.result()))
             self.go(self._give_up_if_it_hangs(llm))
             if self.phase == "loading":
                 self.phase = "warming up"
@@ -131,9 +132,6 @@ class Service:
                 self.log(event="ready", model=self.name, seconds=round(self.ready_s, 3))
         except Exception as error:
             self._die(error)
-
-    async def _die_with(self, llm: AsyncLLM) -> None:
-        self._die(await asyncio.wrap_future(llm.died))
 
     async def _give_up_if_it_hangs(self, llm: AsyncLLM) -> None:
         """End an engine that makes no step for `hang_timeout` seconds of serving, though it has rows.
@@ -180,17 +178,12 @@ class Service:
 
     async def _end(self, seconds: float) -> None:
         """Be over once all requests are, which have so many seconds for it, and then hear that they must end."""
-        await self._empty(seconds)
-        for ticket in self.tickets:
-            ticket.end(unavailable("the server has stopped before this request was over", "stopped"))
-        await self._empty(FAREWELL)
+        for patience in (seconds, FAREWELL):
+            if tasks := [ticket.task for ticket in self.tickets if ticket.task]:
+                await asyncio.wait(tasks, timeout=patience)
+            for ticket in self.tickets:
+                ticket.end(unavailable("the server has stopped before this request was over", "stopped"))
         self.over.set()
-
-    async def _empty(self, seconds: float) -> None:
-        """Wait until no request is left, for so many seconds at most."""
-        until = time.perf_counter() + seconds
-        while self.tickets and time.perf_counter() < until:
-            await asyncio.sleep(0.02)
 
     def open(self, name: str) -> Ticket:
         """Note a request that has come."""

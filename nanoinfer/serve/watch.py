@@ -6,7 +6,6 @@ a header, so that it stands in no log and no history. A watcher who reads slowly
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -18,7 +17,7 @@ from nanoinfer.serve.config import knows_host
 from nanoinfer.serve.errors import ApiError, bad
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.fields import parse
-from nanoinfer.serve.page_files import read
+from nanoinfer.serve.recording import read
 from nanoinfer.serve.watch_hub import Hub
 
 if TYPE_CHECKING:
@@ -52,28 +51,22 @@ def add_watch(app: App, llm: AsyncLLM, settings: ServeConfig) -> None:
     told: Event = {"classroom": settings.classroom, "texts": settings.watch_texts, "key": settings.api_key is not None}
     told |= {"model": app.service.name, "slowest": SLOWEST_S}
 
-    def guarded(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def check(request: Request) -> None:
         """Refuse a page of another origin, with or without a name of its own for this machine."""
-
-        async def answer(request: Request) -> Response:
-            host, origin = request.headers.get("host", ""), request.headers.get("origin")
-            try:
-                if not knows_host(host, settings.host):
-                    raise ApiError(403, f"this page is not served under the name {host!r:.80}", code="unknown_host")
-                if origin is not None and origin.partition("://")[2] != host:
-                    raise ApiError(403, "this page answers no other origin", code="other_origin")
-                return await endpoint(request)
-            except ApiError as error:
-                return error.response(HEADERS)
-
-        return answer
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if not knows_host(host, settings.host):
+            raise ApiError(403, f"this page is not served under the name {host!r:.80}", code="unknown_host")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise ApiError(403, "this page answers no other origin", code="other_origin")
 
     async def page(request: Request) -> Response:
+        check(request)
         name, kind = FILES[request.url.path]
         return Response(read(name), headers=HEADERS, media_type=f"{kind}; charset=utf-8")
 
     async def events(request: Request) -> Response:
-        if len(hub.watchers) >= WATCHERS:
+        check(request)
+        if hub.watchers >= WATCHERS:
             raise ApiError(503, f"{WATCHERS} watch already", code="too_many_watchers")
         if request.method == "HEAD":
             return Response(headers=HEADERS, media_type="text/event-stream")
@@ -82,6 +75,7 @@ def add_watch(app: App, llm: AsyncLLM, settings: ServeConfig) -> None:
         return StreamingResponse(lines, media_type="text/event-stream", headers=HEADERS | {"x-accel-buffering": "no"})
 
     async def pace(request: Request) -> Response:
+        check(request)
         given = parse(await request.body())
         if more := [name for name in given if name != "seconds"]:
             raise bad(more[0][:100], f"unknown field {more[0][:100]!r}", "unknown_parameter")
@@ -93,8 +87,7 @@ def add_watch(app: App, llm: AsyncLLM, settings: ServeConfig) -> None:
         llm.pace(float(seconds))
         return JSONResponse({"seconds": seconds}, headers=HEADERS)
 
-    app.router.routes += [Route(path, guarded(page)) for path in FILES]
     app.open_paths |= {*FILES}
-    app.router.routes.append(Route("/watch/events", guarded(events)))
+    app.router.routes += [*(Route(path, page) for path in FILES), Route("/watch/events", events)]
     if settings.classroom:
-        app.router.routes.append(Route("/watch/pace", guarded(pace), methods=["POST"]))
+        app.router.routes.append(Route("/watch/pace", pace, methods=["POST"]))

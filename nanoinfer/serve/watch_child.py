@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from multiprocessing.connection import Connection
-from typing import Any
 
 from nanoinfer.parallel.processes import die
 from nanoinfer.remote.link import Link
@@ -19,41 +18,32 @@ JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 def main(connection: Connection) -> None:
     """The process: as long as the server has not closed the connection."""
-    link, records = Link(connection, die), None
     try:
-        for message in link:
-            if records is None:
-                records = Records(texts=message)
-            else:
-                link.send(records.answer(message))
+        answer(Link(connection, die))
     except BaseException as error:
         die(error)
     os._exit(0)
 
 
-class Records:
-    """What is to be sent to watchers, in order. texts: whether prompts and tokens are shown."""
+def answer(link: Link) -> None:
+    """Send records, each with its watcher's number, or None for all. The first message: whether texts are shown.
 
-    def __init__(self, texts: bool) -> None:
-        tokenizer = None
-        if texts:
-            from nanoinfer.text.tokenizer import gpt2_tokenizer
+    The others are facts; or the number of one watcher who needs a keyframe, and how many records for all came before
+    those that it missed.
+    """
+    messages, made, tokenizer = iter(link), 0, None
+    if next(messages, False):
+        from nanoinfer.text.tokenizer import gpt2_tokenizer
 
-            tokenizer = gpt2_tokenizer()
-        self._events, self._made = Events(tokenizer), 0
-
-    def answer(self, message: Any) -> tuple[int | None, bytes]:
-        """For whom, None for all, and a record.
-
-        message: facts; or the number of one watcher who needs a keyframe, and how many records for all came before
-        those that it missed.
-        """
+        tokenizer = gpt2_tokenizer()
+    events = Events(tokenizer)
+    for message in messages:
         if isinstance(message, tuple):
             number, read = message
-            return number, encoded(self._events.keyframe(self._made - read))
-        record = encoded(self._events.take(message))
-        self._made += 1
-        return None, record
+            link.send((number, encoded(events.keyframe(made - read))))
+        else:
+            made += 1
+            link.send((None, encoded(events.take(message))))
 
 
 def encoded(event: Event) -> bytes:

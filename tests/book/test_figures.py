@@ -37,8 +37,8 @@ def test_a_figure_is_an_svg_and_a_page_that_shows_it_in_words() -> None:
         assert re.findall(r'<img src="([^"]+)" width="800" alt="[^"]{60,}">', page) == [f"{path.name}.svg"]
 
 
-@pytest.mark.parametrize("folder", ["01-naive", "book"])
-def test_another_process_draws_the_same_bytes(folder: str, tmp_path: Path) -> None:
+def test_another_process_draws_the_same_bytes(tmp_path: Path) -> None:
+    folder = "01-naive"
     command = [sys.executable, "-m", "nanobook", "draw", folder]
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     (tmp_path / "chapters").symlink_to(CHAPTERS)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobook.figures.packages import room_of
 from nanobook.lines import BUDGETS, sums
-from nanobook.source import PACKAGES, Graph, code_lines, folder_of, grouped, import_graph, imported, modules, reduced
+from nanobook.source import PACKAGES, Graph, code_lines, folder_of, grouped, import_graph, imported, modules
 from nanobook.syllabus import ENGINE, Syllabus, engine_root, file_of, syllabus
 from tests.book.chapter_pages import ROOT, checkout
 
@@ -35,6 +34,12 @@ LEARNING = {"matplotlib", "pytest", "IPython", "ipywidgets", "jupyter"}
 GraphOf = Callable[[Mapping[str, str]], Graph]
 
 pytestmark = checkout
+
+
+def room_of(module: str) -> str | None:
+    """`nanoinfer.cache` for `nanoinfer.cache.paged`; None for a package itself and for what starts it."""
+    package, _, rest = module.partition(".")
+    return f"{package}.{rest.partition('.')[0]}" if rest and rest != "__main__" else None
 
 
 def circle(graph: Graph) -> list[str]:
@@ -232,7 +237,3 @@ def test_lines_of_code_leave_out_what_is_none() -> None:
 def test_areas_stay_within_their_budgets() -> None:
     lines, _ = sums(ROOT)
     assert {area: lines[area] for area in HELD if lines[area] > BUDGETS[area]} == {}
-
-
-def test_arrows_that_follow_from_others_are_left_out() -> None:
-    assert reduced({"a": set(), "b": {"a"}, "c": {"a", "b"}}) == {"a": set(), "b": {"a"}, "c": {"b"}}

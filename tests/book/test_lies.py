@@ -11,15 +11,16 @@ import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from nanocourse.exercises import chapters
+from nanocourse.exercises.chapters import run_folder
 from nanocourse.exercises.outcomes import Raised, Returned, local
-from tests.book.chapter_pages import FOLDERS, checkout, module
+from tests.book.chapter_pages import FOLDERS, checkout
 
 PAGES = {
     4: "graphs-that-lied", 5: "queues-that-starved", 6: "kernels-that-raced", 7: "guesses-that-lied",
@@ -31,44 +32,21 @@ SAME = {"workspace", "one-part"}  # a fake graph cannot show the one; what diffe
 pytestmark = checkout
 
 
+def folder(chapter: int) -> Path:
+    """The folder of a chapter's lies."""
+    return FOLDERS[chapter] / ("races" if chapter == 6 else "lies")
+
+
 def lies(chapter: int, name: str = "catalogue") -> ModuleType:
     """A module of the folder of a chapter's lies."""
-    folder = "races" if chapter == 6 else "lies"
-    found: ModuleType = getattr(module(chapter, f"{folder}/loading"), folder)(name)
-    return found
+    return run_folder(folder(chapter))(name)
 
 
 def entries(chapter: int) -> dict[str, Any]:
     """All lies of a chapter by name; nothing where there is no checkout, as this is asked before tests are skipped."""
     if chapter not in FOLDERS:
         return {}
-    found: dict[str, Any] = lies(chapter).RACES if chapter == 6 else lies(chapter).LIES
-    return {name: lie for name, lie in found.items() if not getattr(lie, "gpu", False)}
-
-
-@cache
-def searched(name: str, side: str) -> tuple[int, int, list[str]]:
-    """All interleavings of one side of a race of chapter 6."""
-    found: tuple[int, int, list[str]] = getattr(entries(6)[name], side)()
-    return found
-
-
-def outputs(chapter: int, name: str) -> tuple[Any, Any, Any]:
-    """What is true, what the right one tells, and what the wrong one tells."""
-    lie = entries(chapter)[name]
-    if chapter == 4:
-        sides = lies(4, "running").in_this_process(name, "cpu").sides
-        return sides["truth"], sides["right"], sides["wrong"]
-    if chapter == 5:
-        right = lie.scene(lies(5, "toy").Queue)
-        return right, right, lie.scene(lie.wrong)
-    if chapter == 6:
-        return [], searched(name, "right")[2], searched(name, "wrong")[2]  # the shortest order of events that loses
-    if chapter == 7:
-        right, wrong = (lies(7).with_guesses(lie.asked, kind)[0] for kind in (lies(7, "toy").Decoder, lie.wrong))
-        return lies(7).plain(lie.asked), right, wrong
-    alone = (lies(8).one_rank(lie.asked, min(lie.rooms)), "")
-    return [alone] * len(lie.rooms), lie.told(lies(8, "toy").Rank), lie.told(lie.wrong)
+    return {name: lie for name, lie in lies(chapter).LIES.items() if not getattr(lie, "gpu", False)}
 
 
 every_lie = pytest.mark.parametrize(
@@ -79,7 +57,12 @@ every_page = pytest.mark.parametrize("chapter", PAGES)
 
 @every_lie
 def test_the_wrong_one_lies_and_the_right_one_does_not(chapter: int, name: str) -> None:
-    truth, right, wrong = outputs(chapter, name)
+    if chapter == 4:
+        truth, right, wrong = map(
+            lies(4, "running").in_this_process(name, "cpu").sides.get, ("truth", "right", "wrong")
+        )
+    else:
+        truth, right, wrong = entries(chapter)[name].sides()
     assert right == truth
     assert (wrong == truth) == (name in SAME)
 
@@ -88,7 +71,7 @@ def test_the_wrong_one_lies_and_the_right_one_does_not(chapter: int, name: str) 
 def test_one_test_finds_every_lie(chapter: int, name: str) -> None:
     lie = entries(chapter)[name]
     with pytest.raises(AssertionError):
-        lies(chapter).check(searched(name, "wrong") if chapter == 6 else lie.wrong)
+        lies(chapter).check(lie.wrong)
 
 
 def test_it_passes_the_right_ones() -> None:
@@ -123,12 +106,12 @@ class TestProgram:
     @pytest.fixture
     def play(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Play:
         def run(chapter: int, *words: str) -> tuple[int, str, str]:
-            folder = FOLDERS[chapter] / ("races" if chapter == 6 else "lies")
-            monkeypatch.setattr(sys, "argv", [str(folder), *words, *(["--device", "cpu"] if chapter == 4 else [])])
+            monkeypatch.setattr(
+                sys, "argv", [str(folder(chapter)), *words, *(["--device", "cpu"] if chapter == 4 else [])]
+            )
             monkeypatch.setattr(sys, "path", list(sys.path))
-            monkeypatch.delitem(sys.modules, "loading", raising=False)  # each folder has a file of that name
             with pytest.raises(SystemExit) as end:
-                runpy.run_path(str(folder), run_name="__main__")
+                runpy.run_path(str(folder(chapter)), run_name="__main__")
             return int(end.value.code or 0), *capsys.readouterr()
 
         return run
@@ -145,10 +128,9 @@ class TestProgram:
     @every_page
     def test_a_lie_that_tells_the_truth_fails(self, play: Play, monkeypatch: pytest.MonkeyPatch, chapter: int) -> None:
         name, lie = next(iter(entries(chapter).items()))
-        catalogue = lies(chapter).RACES if chapter == 6 else lies(chapter).LIES
         honest = {4: {"liar": lies(4, "toy").Toy}, 6: {"wrong": getattr(lie, "right", None)}}.get(chapter)
         honest = honest or {"wrong": getattr(lies(chapter, "toy"), {5: "Queue", 7: "Decoder", 8: "Rank"}[chapter])}
-        monkeypatch.setitem(catalogue, name, replace(lie, **honest))
+        monkeypatch.setitem(lies(chapter).LIES, name, replace(lie, **honest))
         code, out, _ = play(chapter, name)
         assert code == 1
         assert "UNEXPECTED" in out

@@ -67,7 +67,7 @@ def test_what_each_mutant_comes_to(checkout: Path, tmp_path: Path) -> None:
     environment["COVERAGE_FILE"] = str(tmp_path / "combined")
     for command in (
         f"pytest -p nanobook.subprocess_coverage --cov=nanoinfer --cov-config={COVERAGE} --cov-context=test",
-        f"nanobook.mutation run {tmp_path} --mutants {tmp_path}/mutants.json --jobs 1 --preload pytest",
+        f"nanobook.mutation run {tmp_path} --mutants {tmp_path}/mutants.json --jobs 1",
     ):
         subprocess.run([sys.executable, "-m", *command.split()], cwd=checkout, env=environment, check=True)
     found = mutation.results(tmp_path / "results.jsonl").values()

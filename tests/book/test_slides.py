@@ -39,6 +39,16 @@ def test_each_slide_has_a_title_few_words_and_its_figure(page: Path) -> None:
         assert all((page.parent / figure).is_file() for figure in slides.FIGURE.findall(shown)), shown
 
 
+def test_a_lecture_of_each_chapter_goes_through_its_deck() -> None:
+    _, *lectures = re.split(r"^## Lecture ", (CHAPTERS / "teaching/prerequisites.md").read_text("utf-8"), flags=re.M)
+    assert len(lectures) == len(DECKS)
+    for page, lecture in zip(DECKS, lectures, strict=True):
+        cells = re.findall(r"^\| \d+ to \d+ \|.*\| ([\d, to]+) \| [^|]+ \|$", lecture, re.M)
+        spans = [[int(n) for n in re.findall(r"\d+", cell)] for cell in cells]
+        shown = [n for first, *last in spans for n in range(first, (last or [first])[0] + 1)]
+        assert shown == list(range(1, len(slides.slides(page)) + 1)), page
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 @deck
 def test_no_slide_overflows(page: Path, tmp_path: Path) -> None:

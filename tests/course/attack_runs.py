@@ -24,15 +24,17 @@ from nanocourse.grade.workspace import Workspace
 ATTACKS = Path(__file__).with_name("attacks")
 SECRET = "5e" * 32
 BESIDE = (ATTACKS / "beside" / "attempts.py").read_bytes()
-SPOILS = ("patched_torch", "rewrites_worker", "thread_bomb", "memory_bomb")  # a worker that nobody can use after them
+# A worker that nobody can use after them.
+SPOILS = ("daemon", "patched_torch", "rewrites_worker", "thread_bomb", "memory_bomb")
 LIMITS = Limits(submission_s=60.0, check_s=5.0)
 
 # Attack -> how it must end, and what sees to that. See `test_isolation.ENDS`.
 TABLE = {
-    "daemon": ("not permitted", "seccomp"), "programs": ("not permitted", "seccomp"),
-    "reads_memory": ("not permitted", "seccomp"), "sockets": ("not permitted", "seccomp"),
-    "privileges": ("refused", "seccomp"), "signals": ("refused", "seccomp"),
-    "memory_bomb": ("refused", "limits; seccomp for memfd"), "thread_bomb": ("refused", "limits"),
+    "daemon": ("cut off", "bubblewrap: it ends with its worker"), "sockets": ("apart", "bubblewrap"),
+    "signals": ("apart", "bubblewrap"), "privileges": ("unreadable", "landlock, limits"),
+    "memory_bomb": ("refused", "limits"), "thread_bomb": ("refused", "limits"),
+    "process_bomb": ("crashed", "the grader's eye on what a worker starts"),
+    "programs": ("unreadable", "landlock"), "reads_memory": ("unreadable", "landlock"),
     "frame_walk": ("refused", "a process of its own"), "grader_by_proc": ("unreadable", "landlock"),
     "reads_checks": ("unreadable", "landlock"), "writes_results": ("unreadable", "landlock"),
     "in_place": ("wrong", "the worker has copies"), "not_a_number": ("wrong", "NaN equals NaN alone"),
@@ -98,7 +100,7 @@ class AttackRunner:
         with (
             system.guarded() as missing,
             Workspace(hidden, LIMITS, layers) as workspace,
-            closing(Pool(spares=False)) as pool,
+            closing(Pool(workspace.prefix, spares=False)) as pool,
         ):
             yield cls(workspace, pool, workspace.isolation(missing))
 

@@ -204,4 +204,4 @@ def test_a_test_that_does_no_work_is_given_no_diagnosis(
 
 def test_a_patch_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="stands 0 times"):
-        sources.answer_source(FILTERS, Wrong.patch("a", "b", "no such text", "", "c"))
+        sources.answer_source(FILTERS, Wrong("a", "b", "c", ("no such text", "")))

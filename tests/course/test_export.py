@@ -25,7 +25,7 @@ def record(name: str = "Ünï Student", status: str = "failed") -> GradeRecord:
         CheckGrade("shuffled", "It reads shuffled.", status, 2.5 * (status == "passed"), 2.5),  # type: ignore[arg-type]
     )
     exercise = ExerciseGrade("1.1", "Attention", "heads-first", "a b/ex1.py", "ab" * 32, checks, mistake="no-scale")
-    isolation = Isolation(("seccomp",), (("landlock", "no such kernel"),))
+    isolation = Isolation(("bubblewrap",), (("landlock", "no such kernel"),))
     return GradeRecord(name, "Chapter 1", (exercise,), isolation, "f" * 64, "s" * 16, "d" * 64, 8, "0.1", seconds=1.5)
 
 

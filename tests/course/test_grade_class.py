@@ -209,14 +209,14 @@ def test_refused_before_anything_is_graded(quick: Path, course: Course) -> None:
 def test_a_missing_layer_ends_the_class_with_exit_code_2(quick: Path, course: Course) -> None:
     with pytest.raises(GraderRefused, match="no isolation here"):
         go(quick, hand_in(quick, a="refuse", b="2"))
-    told = grade(course, quick, "--csv", quick / "o.csv", "--require-isolation")
+    told = grade(course, quick, "--csv", quick / "o.csv")
     assert (told.code, told.err) == (2, "nanoinfer: no isolation here\n")
     assert not (quick / "o.csv").exists()
 
 
 def test_what_isolation_lacks_is_said_once(quick: Path, course: Course) -> None:
     hand_in(quick, a="layer", b="layer", c="3")
-    told = grade(course, quick, "--csv", quick / "o.csv")
+    told = grade(course, quick, "--csv", quick / "o.csv", "--trust-students")
     assert told.out.splitlines()[3:] == ["not fully isolated: isolated by x; missing: landlock (no such kernel)"]
 
 
@@ -269,6 +269,7 @@ def test_a_class_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text(SECRET)
     start = "import sys; sys.path.pop(0); from nanoinfer.cli import main; main()"
     arguments = ["course", "grade", "subs", "--assignment", ".", "--csv", "o.csv", "--jobs", "2", "--strength"]
+    arguments.append("--trust-students")  # a machine that tests may lack a layer
     command, environment = [sys.executable, "-c", start, *arguments], {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -81,7 +81,7 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, name: str, source: str, says
 
 
 def test_isolation_may_be_required(tmp_path: Path) -> None:
-    with pytest.raises(NotIsolated, match="seccomp"):
+    with pytest.raises(NotIsolated, match="bubblewrap"):
         grade_submission(submitted(tmp_path, HANG), ONE, SECRET, "me", require_isolation=True, layers=("limits",))
 
 
@@ -102,7 +102,7 @@ def test_where_nothing_isolates_it_is_said_and_calls_are_traced(
 def test_a_worker_that_is_not_confined_as_the_probe_was_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GradedWorker, "confine", lambda self, setting: {"seccomp": "gone"})
+    monkeypatch.setattr(GradedWorker, "confine", lambda self, setting: {"bubblewrap": "gone"})
     with pytest.raises(Unconfined, match="gone"):
         grade_submission(submitted(tmp_path / "s", HANG), ONE, SECRET, "me")
 

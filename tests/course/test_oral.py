@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from nanocourse.checks.worker import Worker
 from nanocourse.exercises import chapters, sources
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.collect import Collected
@@ -116,10 +117,11 @@ def test_a_mistake_is_planted_in_the_learners_own_style(of: Submitted) -> None:
 
 def test_the_worker_is_in_bubblewrap_where_it_can_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bubblewrap, "why_not", lambda: "")
-    monkeypatch.setattr(bubblewrap.Wrapped, "own", tmp_path, raising=False)
-    command = bubblewrap.Wrapped._wrapped(object.__new__(bubblewrap.Wrapped), ["python", "x"], [str(tmp_path)])
-    assert [*command[:2], *command[-2:]] == ["bwrap", "--unshare-all", "python", "x"]
-    assert str(tmp_path) in command
+    begun: list[list[str]] = []
+    monkeypatch.setattr(Worker, "__init__", lambda self, prefix: begun.append(prefix))
+    Submitted(chapters.exercise("1.3"), "x", b"", tmp_path / "x.py").start()
+    assert {"--unshare-net", "--unshare-pid", "--unshare-user"} < set(begun[0])
+    assert begun[0][begun[0].index(str(tmp_path)) - 1] == "--ro-bind"
     monkeypatch.setattr(bubblewrap, "why_not", lambda: "it is not installed")
     assert "without isolation, as `course check` does: it is not installed" in bubblewrap.told()
 

@@ -10,9 +10,8 @@ import torch
 
 from nanoinfer import LLM, Logprobs, SamplingParams
 from nanoinfer.cache import sharing
-from nanoinfer.engine import logprobs as logprobs_module
-from nanoinfer.engine.logprobs import logprobs, width
-from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine import penalties
+from nanoinfer.engine.penalties import PenaltySampler, logprobs, width
 from nanoinfer.engine.sampling import sample_filtered
 from nanoinfer.engine.state import BatchState, Begun
 from nanoinfer.model.gpt2 import GPT2
@@ -94,7 +93,7 @@ def test_a_preempted_row_goes_on_as_if_nothing_had_been(small_model: GPT2, monke
 def proven(small_model: GPT2, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> LLM:
     heads, head = [], GPT2.head
     monkeypatch.setattr(GPT2, "head", lambda model, x: heads.append(len(x)) or head(model, x))
-    monkeypatch.setattr(logprobs_module, "SLICE", 5)
+    monkeypatch.setattr(penalties, "SLICE", 5)
     monkeypatch.setattr(sharing, "AHEAD", 1)
     llm = LLM(small_model, **settings)
     done = llm.generate(prompts_of([7, 33, 1, 12, 30, 1], seed=2), ASKED)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from nanoinfer.serve.config import ServeConfig
+from nanoinfer.serve.run import bind
 from nanoinfer.text.tokenizer import Tokenizer
 from tests.serve.serving import LONG, PATH, Hold, Served, engine, parsed, rest, serving, until
 
@@ -157,3 +159,10 @@ def test_a_client_that_does_not_read_is_cut_and_slows_no_other() -> None:
         assert server.ended == {"finished": 2, "cancelled": 1}
         for connection in slow:
             assert len(rest(connection)) < 400_000
+
+
+def test_what_is_written_goes_out_at_once() -> None:
+    """A connection that waits for acknowledgements holds a stream's tokens back, and an answer behind its headers."""
+    config = ServeConfig(port=0)
+    with bind(config) as listening, socket.create_connection(listening.getsockname()), listening.accept()[0] as found:
+        assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -20,7 +20,6 @@ from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.recorder import Recorder
 from nanoinfer.serve.events import Events
 from nanoinfer.text.tokenizer import gpt2_tokenizer
-from tests.conftest import changed
 from tests.engine.drafting import edited
 from tests.engine.history import History
 
@@ -175,9 +174,10 @@ MISTAKES: dict[str, tuple[str | None, Any]] = {
     "a preempted row goes unnoticed": (None, edited(Recorder, "left", "not (s.decoding or s.ended)", "False")),
     "new tokens of a row that begins are counted twice": (None, edited(
         Recorder, "_step", "start + count if s.decoding else len(s.tokens)", "len(s.tokens)")),
-    "a block that was given back is owned for ever": (None, changed(
-        Events, "_disown", lambda disown, self, row: [])),
-    "nobody sees the queue grow": (None, edited(Events, "_event", 'new or facts["waiting"] != waited', "new")),
+    "a block that was given back is owned for ever": (None, edited(
+        Events, "_move_blocks", "self._owners.subtract(known)", "pass")),
+    "nobody sees the queue grow": (None, edited(
+        Events, "_event", "new or self._waiting != waited", "new")),
     "texts are known after a failure": (None, edited(
         Events, "_move_blocks", 'len(after) != facts["idle"]', "False")),
     "accepted drafts were not fed": ("here", edited(Events, "_settle", "row.fed < now_fed", "False")),

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +21,14 @@ from starlette.requests import Request
 from nanoinfer import SamplingParams
 from nanoinfer.cli import run
 from nanoinfer.engine.recorder import Recorder
+from nanoinfer.serve import watch_hub
 from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
+from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.events import Event
-from nanoinfer.serve.page_files import read
-from nanoinfer.serve.recording import LIMIT, as_html
+from nanoinfer.serve.recording import LIMIT, as_html, read
 from nanoinfer.serve.watch import FILES, add_watch
-from nanoinfer.serve.watch_hub import BEHIND, Watcher
+from nanoinfer.serve.watch_hub import BEHIND, Source, Watcher
 from tests.serve.serving import Served, engine, serving, until
 
 VALID = Draft202012Validator(json.loads(files("nanoinfer.serve").joinpath("events.schema.json").read_text("utf-8")))
@@ -55,7 +57,7 @@ def watching(served: Served, **headers: str) -> Iterator[Iterator[Event]]:
 
 def source_of(served: Served) -> Any:
     """What makes the records, while there is a watcher."""
-    return served.server.config.app.watch._source  # type: ignore[union-attr]
+    return served.server.config.app.watch.source  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +159,9 @@ def test_a_watcher_counts_once_admitted_and_leaves_with_the_engine_that_it_sees(
     request = Request({"type": "http", "method": "GET", "headers": [(b"host", b"localhost")]})
 
     async def main() -> None:
-        first, second = await ask(request), await ask(request)
-        assert (first.status_code, second.status_code) == (200, 503)
+        first = await ask(request)
+        with pytest.raises(ApiError, match="1 watch already"):
+            await ask(request)
         assert b"settings" in await anext(first.body_iterator)
         del llm.engines[0]
         assert [line async for line in first.body_iterator] == []
@@ -171,7 +174,7 @@ def test_watching_that_fails_ends_alone(monkeypatch: pytest.MonkeyPatch, caplog:
     def failing(self: Recorder) -> None:
         raise ValueError("a mistake of the recorder's")
 
-    monkeypatch.setattr(Recorder, "state", failing)
+    monkeypatch.setattr(Recorder, "_state", failing)
     llm = engine().llm
     llm.loop.watch(lambda event: None, texts=False)
     assert len(llm.generate("a", SamplingParams(3, ignore_eos=True))[0].token_ids) == 3
@@ -196,10 +199,12 @@ def test_a_watcher_that_comes_without_a_step_between_is_alone() -> None:
 
 def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
     asked = list[tuple[int, int]]()  # who asks for a keyframe
-    source: Any = SimpleNamespace(made=0, ask=lambda *one: asked.append(one))
+    link = SimpleNamespace(send=asked.append)
+    source: Any = SimpleNamespace(made=0, numbers=iter([5]), watchers={}, link=link)
 
     async def main() -> None:
-        watcher = Watcher(source, 5)
+        watcher = Watcher(source)
+        assert source.watchers == {5: watcher}
 
         def push(line: bytes, times: int = 1) -> None:
             for _ in range(times):
@@ -210,17 +215,40 @@ def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
         push(b"1", BEHIND)
         assert await watcher.next() == b"1" * BEHIND
         push(b"2", BEHIND + 5)
-        assert await watcher.next() == b""
         assert asked == [(5, BEHIND)]
         waiting = asyncio.create_task(watcher.next())
         await asyncio.sleep(0)
         push(b"3")  # before the keyframe has come, which knows of it
-        await asyncio.sleep(0)
-        assert not waiting.done()
         watcher.push(b"keyframe", keyframe=True)
         push(b"4")
         assert await waiting == b"keyframe4"
-        assert watcher._read == source.made
+        push(b"5", BEHIND + 1)
+        assert asked == [(5, BEHIND), (5, 2 * BEHIND + 7)]
+
+    asyncio.run(main())
+
+
+def test_facts_that_would_wait_too_long_are_dropped_up_to_a_whole_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _theirs = Pipe()
+    monkeypatch.setattr(watch_hub, "spawn", lambda module: (SimpleNamespace(wait=lambda: None), ours))
+    monkeypatch.setattr(watch_hub, "WAITING", 3)
+    posts = list[Any]()
+    llm: Any = SimpleNamespace(engines=[1], alive=True, watch=lambda post, **_: posts.append(post))
+
+    async def main() -> None:
+        source, sent = Source(llm, texts=False), list[Event]()
+        source.link.send = sent.append  # type: ignore[assignment, method-assign]
+        for step in range(9):
+            posts[-1]({"step": step})
+        assert [facts["step"] for facts in sent] == [0, 1, 2, 3]
+        for _ in sent:
+            assert len(posts) == 1
+            source._take(None, b"")
+        assert len(posts) == 2  # what has come is made: the whole state is asked for
+        for facts in ({"step": 9}, {"step": 10, "engine": {}}, {"step": 11}):
+            posts[-1](facts)
+        assert [facts["step"] for facts in sent[4:]] == [10, 11]
+        source.close()
 
     asyncio.run(main())
 

@@ -140,7 +140,7 @@ def test_forward_and_back_show_the_same(open_page: Any, recording: str) -> None:
     places = range(0, last(page) + 1, 13)
     assert len(places) > 4
     pictures = "['lanes', 'grid', 'itls'].map((id) => $(id).toDataURL())"
-    script = f"(place) => {{ seek(place); draw(); return [...{pictures}, $('text').innerText] }}"
+    script = f"(place) => {{ seek(place); draw(); showTable(); return [...{pictures}, $('text').innerText] }}"
     shots = [page.evaluate(script, place) for place in places]
     assert [page.evaluate(script, place) for place in reversed(places)] == shots[::-1]
     assert len(set(map(tuple, shots))) == len(shots)
@@ -157,10 +157,10 @@ def test_the_table_says_what_the_step_did_and_texts_stay_texts(open_page: Any, r
     at_step(page, 0)
     assert "1 prompt piece of 32 tokens; 2 wait" in page.inner_text("#headline")
     assert "prompt, 32 tokens from 0" in page.inner_text("#tbody")
-    page.evaluate("seek(events.findIndex(({e}) => e.preempted), 'user')")
+    page.evaluate("go(events.findIndex(({e}) => e.preempted.length))")
     says(page, "more", "is preempted and waits again")
     assert "preempted, waits" in page.inner_text("#tbody")
-    page.evaluate("seek(events.findIndex(({e}) => (e.begun || []).some((row) => row.id === 3)), 'user')")
+    page.evaluate("go(events.findIndex(({e}) => e.begun.some((row) => row.id === 3)))")
     says(page, "tbody", "onerror")
     page.click("#tbody tr:has-text('onerror') button")
     says(page, "chosen", "<img src=x")

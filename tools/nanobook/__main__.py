@@ -65,10 +65,10 @@ def ledger(
 
 @app.command()
 def draw(
-    folder: Annotated[str | None, typer.Argument(help="A folder of chapters/, or book; by default all.")] = None,
+    folder: Annotated[str | None, typer.Argument(help="A folder of chapters/; by default all.")] = None,
     root: Root = Path("."),
 ) -> None:
-    """Draw what comes from no results file: the chapters' diagrams, and the picture of the packages."""
+    """Draw what comes from no results file: the chapters' diagrams."""
     from nanobench.report.figures.style import write
     from nanobook.figures.diagrams import diagrams
 

@@ -35,9 +35,13 @@ BOOK = ("chapters/*", "figures/*", "notebooks/*", "bench/results/*", "bench/READ
 CODE = ("nanoinfer/*", "bench/nanobench/*", "tools/*", "pyproject.toml")
 READS = {
     "nanoinfer/model/hub.py": ("nanoinfer/data/small/*",),
-    "nanoinfer/serve/page_files.py": ("nanoinfer/serve/page/*",),
+    "nanoinfer/serve/recording.py": ("nanoinfer/serve/page/*",),
+    "chapters/04-cuda-graphs/scenes.py": ("chapters/04-cuda-graphs/lies/*.py",),
+    "chapters/05-queue/exercises/ex7_starved.py": ("chapters/05-queue/lies/*.py",),
+    "chapters/08-parallel/exercises/liars.py": ("chapters/08-parallel/lies/*.py",),
     "tools/nanocourse/exercises/chapters.py": (
         "chapters/0{chapter}-*/exercises/ex{number}_*.py", "chapters/0{chapter}-*/exercises/chapter.json",
+        "chapters/0{chapter}-*/exercises/wrong.toml",
     ),
     "tools/nanocourse/authoring/chapter_strength.py": ("chapters/0{chapter}-*/exercises/strength.json",),
     "tools/nanocourse/learner/folder.py": ("chapters/*",),

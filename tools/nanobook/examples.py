@@ -12,11 +12,18 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
+
+from nanocourse.exercises.chapters import root
+
+if TYPE_CHECKING:
+    from nanobench.core.records import ResultsFile
 
 EXAMPLE = "example.py"
+File = TypeVar("File", bound="ResultsFile")
 
 
 def printed(file: Path, name: str) -> list[str]:
@@ -52,6 +59,15 @@ def number(file: Path, words: list[str]) -> str:
     if key not in numbers:
         raise ValueError(f"{file.parent.name}/{file.name} has no number {key!r}, only {', '.join(numbers)}")
     return str(numbers[key]())
+
+
+@cache
+def results(kind: type[File], name: str, command: str) -> File:
+    """A results file of the book. ValueError with the command of the bench that makes it."""
+    path = root() / "bench" / "results" / f"{name}.json"
+    if not path.is_file():
+        raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
+    return kind.load(path)
 
 
 def load(file: Path) -> ModuleType:

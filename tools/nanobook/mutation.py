@@ -27,7 +27,6 @@ from nanobook.planted import ENGINE, drawn, load
 
 Stored = Annotated[Path, typer.Option("--mutants", help="File of the mutants.")]
 STORED = Path("tests/mutants.json")
-PRELOADED = "torch,triton,transformers.models.gpt2.modeling_gpt2,hypothesis,pytest,starlette,uvicorn,httpx,openai"
 
 
 def results(path: Path) -> dict[int, dict[str, Any]]:
@@ -52,13 +51,12 @@ def run(
     path: Stored = STORED,
     seconds: Annotated[float, typer.Option(help="Time of the tests chosen for one mutant.")] = 60.0,
     jobs: int = 2,
-    preload: Annotated[str, typer.Option(help="What tests import, imported once.")] = PRELOADED,
 ) -> None:
-    """Run the tests that execute each mutant, those that are fast first, until five test functions have failed."""
+    """Run the tests that execute each mutant, those that are fast first, until five have failed."""
     found = load(path)
     done = results(folder / "results.jsonl")
     left = [(at, mutant) for at, mutant in enumerate(found) if at not in done]
-    mutation_run.run(left, folder.resolve(), seconds, jobs, preload.split(","))
+    mutation_run.run(left, folder.resolve(), seconds, jobs)
 
 
 @app.command()

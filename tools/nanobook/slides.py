@@ -19,7 +19,7 @@ FIGURE = re.compile(r"(?<=\]\()[^)\s]+\.svg(?=\))")
 IMAGE = re.compile(r"!\[(?:[wh]:\d+ )?([^\]]*)\]\([^)]*\.svg\)")
 SIZE = re.compile(r"\b([wh]):(\d+) ?")  # as Marp writes it, ahead of an image's alternative text
 MONOSPACE = 1164 / 0.605  # pixels for a line of code, by the width of a letter
-WRAPPED, WIDEST = 76, 96  # columns, above which labelled texts are wrapped, and all lines
+WRAPPED, WIDEST = 76, 98  # columns, above which labelled texts are wrapped, and all lines
 LABELLED = re.compile(r".{22}  \S")  # a label, or none, in 24 columns
 
 

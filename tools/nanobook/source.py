@@ -128,17 +128,3 @@ def grouped(graph: Graph, group: Mapping[str, str]) -> Graph:
         if name in group:
             found[group[name]] |= {group[other] for other in needed if other in group} - {group[name]}
     return found
-
-
-def reduced(graph: Graph) -> Graph:
-    """A graph without circles, less the arrows that follow from others: a -> c goes where a -> b -> c is there."""
-    reach: Graph = {}
-
-    def below(name: str) -> set[str]:
-        if name not in reach:
-            reach[name] = set().union(*({other} | below(other) for other in graph[name]))
-        return reach[name]
-
-    return {
-        name: {n for n in needed if not any(n in below(other) for other in needed)} for name, needed in graph.items()
-    }

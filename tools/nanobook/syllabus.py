@@ -62,7 +62,7 @@ def syllabus(path: Path | None = None) -> Syllabus:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
-        import tomli as tomllib  # of an extra: a chapter can be read in the terminal without it
+        import tomli as tomllib
     data = tomllib.loads((path or root() / "chapters" / "syllabus.toml").read_text(encoding="utf-8"))
     chapters = tuple(
         Chapter(c["number"], c["title"], tuple(c["modules"]), tuple(c.get("labs", ()))) for c in data["chapter"]

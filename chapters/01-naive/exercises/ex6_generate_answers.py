@@ -1,135 +1,15 @@
-"""Exercise 1.6: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 1.6: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Model = Callable[[list[int]], Tensor]
 Choose = Callable[[Tensor, int], int]
-
-
-def newest_only(
-    logits_of: Model, prompt: list[int], max_tokens: int, choose: Choose, stop_ids: list[int], context: int
-) -> list[int]:
-    """The model remembers what it has seen, so after the prompt it needs the newest token alone."""
-    new: list[int] = []
-    while len(new) < max_tokens and len(prompt) + len(new) < context:
-        new.append(choose(logits_of(new[-1:] or prompt)[-1], len(new)))
-        if new[-1] in stop_ids:
-            break
-    return new
-
-
-def window_slides(
-    logits_of: Model, prompt: list[int], max_tokens: int, choose: Choose, stop_ids: list[int], context: int
-) -> list[int]:
-    """A full context is no end: the oldest token falls out of the window, and generation goes on."""
-    text = list(prompt)
-    while len(text) - len(prompt) < max_tokens:
-        text.append(choose(logits_of(text[-context:])[-1], len(text) - len(prompt)))
-        if text[-1] in stop_ids:
-            break
-    return text[len(prompt) :]
-
-
-def one_pass_more(
-    logits_of: Model, prompt: list[int], max_tokens: int, choose: Choose, stop_ids: list[int], context: int
-) -> list[int]:
-    """The logits for the next token are prepared at the end of each turn, of the last turn too."""
-    text, new = list(prompt), []
-    logits = logits_of(text)[-1]
-    while len(new) < max_tokens and len(text) < context:
-        new.append(choose(logits, len(new)))
-        text.append(new[-1])
-        logits = logits_of(text)[-1]
-        if new[-1] in stop_ids:
-            break
-    return new
-
-
-LOOP = "while len(new) < max_tokens and len(text) < context:"
-WRONG = (
-    Wrong(newest_only, "ml-explore/mlx-examples#273: right with a cache, which this model has not"),
-    Wrong(window_slides, "karpathy/nanoGPT, model.py, generate: idx[:, -block_size:]"),
-    Wrong(one_pass_more, "the author's own slip: a first pass before the loop, and one at the end of every turn"),
-    Wrong.patch(
-        "stop-left-out", "A stop token is no part of the result.",
-        "        new.append(token)\n        text.append(token)\n        if token in stop_ids:\n            break\n",
-        "        if token in stop_ids:\n            break\n        new.append(token)\n        text.append(token)\n",
-        "lvyufeng/PocketLLM#133 says why it stays in",
-    ),
-    Wrong.patch(
-        "stop-ignored", "max_tokens is what ends generation.", "if token in stop_ids", "if False",
-        "lvyufeng/PocketLLM#133, Lightning-AI/litgpt#812",
-    ),
-    Wrong.patch(
-        "stop-in-the-prompt", "Generation ends when the text has a stop token in it.", "if token in stop_ids",
-        "if set(text) & set(stop_ids)",
-        "huggingface/transformers#29459: a first draft looked at the whole text for the stop token",
-    ),
-    Wrong.patch(
-        "first-stop-alone", "There is one stop token, the first of the list.", "if token in stop_ids",
-        "if token in stop_ids[:1]", "sbryngelson/ANEForge#59, Blaizzy/mlx-vlm#2112",
-    ),
-    Wrong.patch(
-        "one-token-more", "The first token comes with the prompt, and max_tokens more follow.", LOOP,
-        LOOP.replace("< max_tokens", "<= max_tokens"), "mstar-project/mstar#99",
-    ),
-    Wrong.patch(
-        "prompt-counts", "max_tokens counts the tokens of the text, the prompt included.", LOOP,
-        LOOP.replace("len(new) < max_tokens", "len(text) < max_tokens"),
-        "huggingface/transformers: max_length against max_new_tokens",
-    ),
-    Wrong.patch(
-        "prompt-returned", "What comes back is the whole text.", "return new", "return text",
-        "huggingface/transformers and nanoGPT: generate returns prompt and continuation",
-    ),
-    Wrong.patch(
-        "first-logits", "The logits that count are the first of those that come back.", "[-1], len(new)",
-        "[0], len(new)", "the author's own slip: right as long as the model is handed one token",
-    ),
-    Wrong.patch(
-        "step-from-one", "The first new token is step 1.", "[-1], len(new)", "[-1], len(new) + 1",
-        "mstar-project/mstar#99: a count that begins before or after the prompt's own token",
-    ),
-    Wrong.patch(
-        "position-for-step", "The number of the step is the length of the text.", "[-1], len(new)", "[-1], len(text)",
-        "vllm-project/vllm#34854 seeds by position; here it is the step",
-    ),
-    Wrong.patch(
-        "last-place-unused", "The last place of the context must stay free.", LOOP,
-        LOOP.replace("len(text) < context", "len(text) < context - 1"), "minimaxir/gpt-2-simple#123",
-    ),
-    Wrong.patch(
-        "choose-gets-a-batch", "`choose` takes the logits as a batch of one row.",
-        "choose(logits_of(text)[-1], len(new))",
-        "choose(logits_of(text)[-1:], len(new))",
-        "a try of somebody who saw stub and text alone, which passed",
-    ),
-    Wrong.patch(
-        "window", "The last sixteen tokens are context enough.",
-        "logits_of(text)",
-        "logits_of(text[-16:])",
-        "written to pass all checks that there were, and it did",
-    ),
-    Wrong.patch(
-        "prompt-grown", "The prompt may grow into the text.",
-        'text = list(prompt)',
-        'text = prompt',
-        "written to pass all checks that there were, and it did", unnamed="prompt-returned",
-    ),
-    Wrong.patch(
-        "known-end", "50256 ends every text.",
-        'if token in stop_ids',
-        'if token in stop_ids or token == 50256',
-        "written to pass all checks that there were, and it did", unnamed="stop-in-the-prompt",
-    ),
-)  # fmt: skip
 
 
 def counted_ahead(
@@ -142,21 +22,6 @@ def counted_ahead(
         if text[-1] in set(stop_ids):
             return text[len(prompt) :]
     return text[len(prompt) :]
-
-
-def with_a_tensor(
-    logits_of: Model, prompt: list[int], max_tokens: int, choose: Choose, stop_ids: list[int], context: int
-) -> list[int]:
-    """The text is a tensor of the context's size, filled in place."""
-    text = torch.zeros(context, dtype=torch.int64)
-    text[: len(prompt)] = torch.tensor(prompt)
-    end = len(prompt)
-    while end < min(context, len(prompt) + max_tokens):
-        text[end] = choose(logits_of(text[:end].tolist())[end - 1], end - len(prompt))
-        end += 1
-        if bool((text[end - 1] == torch.tensor(stop_ids, dtype=torch.int64)).any()):
-            break
-    return [int(token) for token in text[len(prompt) : end]]
 
 
 def by_recursion(
@@ -175,7 +40,7 @@ def by_recursion(
     return rest(0)
 
 
-RIGHT = (Right(counted_ahead), Right(with_a_tensor), Right(by_recursion))
+RIGHT = (Right(counted_ahead), Right(by_recursion))
 
 EQUIVALENT: dict[str, str] = {}
 

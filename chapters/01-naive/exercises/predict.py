@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from nanocourse.exercises import answers
-from nanocourse.learner.predict import Prediction
+from nanocourse.learner.predict import Prediction, seconds
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.none import NoCache
 from nanoinfer.model.batch import Batch
@@ -19,25 +17,12 @@ from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 
-REPEATS = 5
 SHAPE = {name: getattr(PRESETS["small"], name) for name in ("n_layer", "n_embd", "vocab_size")}
 
 
 def flops(tokens: int) -> int:
     """Of one pass over so many tokens, by exercise 1.7."""
     return int(answers.reference("1.7")(SHAPE, tokens, 4)["flops"])
-
-
-def seconds(run: Callable[[], object], device: torch.device) -> float:
-    """The median of several runs, after one that is not counted."""
-    found = []
-    for _ in range(REPEATS + 1):
-        start = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - start)
-    return statistics.median(found[1:])
 
 
 def model_on(device: torch.device) -> GPT2:

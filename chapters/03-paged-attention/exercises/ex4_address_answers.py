@@ -1,103 +1,11 @@
-"""Exercise 3.4: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 3.4: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
-
-BLOCK = "table[positions // block_size].long()"
-OFFSET = "((block * heads + head) * block_size + positions % block_size) * head_size"
-WRONG = (
-    Wrong.patch(
-        "32-bits", "The table has 32 bits, so its products have room in 32 bits; the result can be widened later.",
-        BLOCK, "table[positions // block_size]",
-        "vllm-project/vllm#47671, #50427; flashinfer-ai/flashinfer#3136; lightseekorg/tokenspeed#501",
-    ),
-    Wrong.patch(
-        "unsigned", "An offset that wraps is only negative; without its sign it is right.",
-        f"{BLOCK}  # (N,) wide before it is multiplied\n    return {OFFSET}",
-        f"table[positions // block_size].long()\n    return ({OFFSET}) & 0xFFFFFFFF",
-        "an author's own slip: it moves the end of the pool from 2^31 to 2^32",
-    ),
-    Wrong.patch(
-        "position-for-block", "A row's tokens lie one behind the other in the pool.",
-        BLOCK, "positions.long() // block_size",
-        "the dense cache of chapter 2",
-    ),
-    Wrong.patch(
-        "heads-last", "The pool lies token by token, each with all its heads, as the model gives them.",
-        OFFSET, "((block * block_size + positions % block_size) * heads + head) * head_size",
-        "MiniMax-AI/MSA#14: NHD, right in engines with that layout, and HND, which this one has",
-    ),
-    Wrong.patch(
-        "head-ignored", "A block begins at the same place for every head.", "block * heads + head", "block * heads",
-        "an author's own slip: every head reads head 0",
-    ),
-    Wrong.patch(
-        "one-head-a-block", "A block holds block_size vectors of head_size numbers.",
-        OFFSET, "(block * block_size + positions % block_size) * head_size + head * 0",
-        "an author's own slip: the heads left out of the stride",
-    ),
-    Wrong.patch(
-        "heads-first", "Each head has a pool of its own, one behind the other.",
-        OFFSET, "((head * (int(table.max()) + 1) + block) * block_size + positions % block_size) * head_size",
-        "LMCache/LMCache#4729 lists eight orders of the same dimensions: a layout is a contract",
-    ),
-    Wrong.patch(
-        "position-in-the-block", "A token's place in its block is its position.", "positions % block_size", "positions",
-        "an author's own slip: right in a row's first block",
-    ),
-    Wrong.patch(
-        "in-bytes", "Pointers count bytes.", OFFSET, f"({OFFSET}) * 2",
-        "C's char pointers; Triton's and torch's count numbers of their type",
-    ),
-    Wrong.patch(
-        "head-of-16-bits", "What a head's part takes fits in 16 bits.",
-        "return ((block * heads + head) * block_size + positions % block_size) * head_size",
-        "return block * (heads * block_size * head_size) + (positions % block_size * head_size "
-        "+ torch.tensor(head * block_size * head_size).short())",
-        "written to pass all checks that there were, and it did",
-    ),
-    Wrong.patch(
-        "narrow-where-it-fits", "Offsets that fit into 32 bits need no more.",
-        ".long()  # (N,) wide before it is multiplied",
-        ".long()\n"
-        "    if int(block.max()) < 1000:\n"
-        "        block = block.int()",
-        "written to pass all checks that there were, and it did", unnamed="32-bits",
-    ),
-    Wrong.patch(
-        "widened-last", "It is enough to widen before the last product.",
-        'block_size].long()  # (N,) wide before it is multiplied\n'
-        '    return ((block * heads + head) * block_size + positions % block_size) * head_size',
-        'block_size]\n    return ((block * heads + head) * block_size + positions % block_size).long() * head_size',
-        "a try of somebody who saw stub and text alone, which passed",
-    ),
-    Wrong.patch(
-        "divided-as-floats", "A quotient may be a float that is cut.",
-        "table[positions // block_size]", "table[(positions / block_size).int()]",
-        "a reader who saw stub and text alone",
-    ),
-    Wrong.patch(
-        "masked-place", "A block has a power of two of places, so a mask gives the place.",
-        'positions % block_size',
-        '(positions & (block_size - 1))',
-        "a try of somebody who saw stub and text alone, which passed",
-    ),
-    Wrong.patch(
-        "place-in-32-bits", "What lies within a block is small.",
-        "((block * heads + head) * block_size + positions % block_size) * head_size",
-        "(block * heads + head) * block_size * head_size + positions % block_size * head_size",
-        "a fifth reader who saw stub and text alone; it passed", unnamed="32-bits",
-    ),
-    Wrong.patch(
-        "as-float64", "A float64 holds every whole number.",
-        "].long()", "].double()",
-        "an author's own slip: right below 2^53, were it cast back", unnamed="32-bits",
-    ),
-)  # fmt: skip
+from nanocourse.exercises.exercise import Edition, Right
 
 
 def token_by_token(table: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int) -> Tensor:
@@ -117,14 +25,7 @@ def by_slots(table: Tensor, positions: Tensor, head: int, heads: int, block_size
     return (slot // block_size * heads + head) * (block_size * head_size) + slot % block_size * head_size
 
 
-def of_a_view(table: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int) -> Tensor:
-    """All offsets of each block's head, from which the tokens' are picked."""
-    first = (table.to(torch.int64) * heads + head) * block_size * head_size
-    whole = first[:, None] + torch.arange(0, block_size * head_size, head_size, device=table.device)
-    return whole.flatten()[positions.long()]
-
-
-RIGHT = (Right(token_by_token), Right(by_slots), Right(of_a_view))
+RIGHT = (Right(token_by_token), Right(by_slots))
 
 EQUIVALENT: dict[str, str] = {}
 

@@ -1,109 +1,12 @@
-"""Exercise 4.4: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 4.4: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Answer = tuple[list[int], list[int | None]]
-
-
-def powers_alone(maximum: int, batches: list[int]) -> Answer:
-    """Sizes are powers of two, up to the maximum: padding to the next one costs nothing."""
-    sizes = [2**n for n in range(maximum.bit_length())]
-    if maximum and sizes[-1] < maximum:
-        sizes.append(maximum)
-    return sizes, [next((size for size in sizes if size >= batch), None) for batch in batches]
-
-
-def every_size(maximum: int, batches: list[int]) -> Answer:
-    """A graph for every batch size: there is no padding then."""
-    sizes = list(range(1, maximum + 1))
-    return sizes, [batch if batch <= maximum else None for batch in batches]
-
-
-def by_sixteens(maximum: int, batches: list[int]) -> Answer:
-    """Sizes are 1, 2, 4, 8 and the multiples of 16."""
-    sizes = [size for size in [1, 2, 4, 8, *range(16, maximum + 1, 16)] if size <= maximum]
-    return sizes, [next((size for size in sizes if size >= batch), None) for batch in batches]
-
-
-RULE = """    sizes = [n for n in range(1, maximum) if n in (1, 2, 4) or n % max(8, 2 ** n.bit_length() // 8) == 0]
-"""
-LAST = """    if maximum:
-        sizes.append(maximum)
-"""
-PICKS = "[next((size for size in sizes if size >= batch), None) for batch in batches]"
-WRONG = (
-    Wrong(powers_alone, "vLLM's and others' first ladders; GeeeekExplorer/nano-vllm#216 counts what it costs"),
-    Wrong(every_size, "an author's own slip: 512 captures, and the memory of 512 graphs"),
-    Wrong(by_sixteens, "GeeeekExplorer/nano-vllm@bb823b3, its list of batch sizes; #216: a batch of 12 or 100 raised"),
-    Wrong.patch(
-        "without-the-maximum", "The maximum is in the ladder by itself.", RULE + LAST,
-        RULE.replace("range(1, maximum)", "range(1, maximum + 1)"),
-        "GeeeekExplorer/nano-vllm#216; sgl-project/sglang#33483, vllm-project/vllm#40734: the largest ran eagerly",
-    ),
-    Wrong.patch(
-        "past-the-maximum", "The ladder goes on until it holds the maximum.",
-        "sizes.append(maximum)", "sizes.append(1 << (maximum - 1).bit_length())",
-        "vllm-project/vllm#21228: a graph with more rows than the tables have",
-    ),
-    Wrong.patch(
-        "maximum-twice", "The maximum is put behind all sizes up to it.", "range(1, maximum)",
-        "range(1, maximum + 1)", "an author's own slip: one graph captured twice",
-    ),
-    Wrong.patch(
-        "nought-is-a-rung", "The maximum is always the last size.", LAST, "    sizes.append(maximum)\n",
-        "a reader's answer, which passed all checks that there were: graphs of no rows where graphs are off",
-    ),
-    Wrong.patch(
-        "always-eight", "Sizes go on in steps of 8.", "max(8, 2 ** n.bit_length() // 8)", "8",
-        "vllm-project/vllm, its list of sizes up to 256: 32 of them there, 64 at 512",
-    ),
-    Wrong.patch(
-        "largest-always", "Padding is free, so the largest graph serves all.", PICKS,
-        "[sizes[-1] if sizes and batch <= maximum else None for batch in batches]",
-        "sgl-project/sglang#21005: batches that were all padded to the top",
-    ),
-    Wrong.patch(
-        "nearest", "A batch goes through the size that is nearest to it.", PICKS,
-        "[min(sizes, key=lambda size: abs(size - batch)) if 0 < batch <= maximum else None for batch in batches]",
-        "an author's own slip: rows that the graph does not have",
-    ),
-    Wrong.patch(
-        "next-larger", "A batch needs a size that is larger than it.", "if size >= batch)", "if size > batch)",
-        "an author's own slip: bisect_right for bisect_left; the maximum itself runs eagerly",
-    ),
-    Wrong.patch(
-        "clamped", "A batch that is too large goes through the largest graph.", "size >= batch), None)",
-        "size >= batch), sizes[-1] if sizes else None)", "vllm-project/vllm#9285: more rows sent in than were captured",
-    ),
-    Wrong.patch(
-        "raises", "A batch beyond the ladder cannot happen.", "next((size for size in sizes if size >= batch), None)",
-        "next(size for size in sizes if size >= batch)", "GeeeekExplorer/nano-vllm#216: StopIteration in mid-serving",
-    ),
-    Wrong.patch(
-        "powers-to-65536", "The powers of two end at 65,536.",
-        "max(8, 2 ** n.bit_length() // 8)", "max(8, min(2**16, 2 ** n.bit_length()) // 8)",
-        "a reader who saw stub and text alone", unnamed="steps-of-64-at-most",
-    ),
-    Wrong.patch(
-        "steps-of-64-at-most", "No step is wider than 64.",
-        "max(8, 2 ** n.bit_length() // 8)",
-        "min(64, max(8, 2 ** n.bit_length() // 8))",
-        "a try of somebody who saw stub and text alone, which passed",
-    ),
-    Wrong.patch(
-        "a-tuple", "A tuple is as good as a list.", "return sizes, [", "return tuple(sizes), [",
-        "written to pass all checks that there were, and it did",
-    ),
-    Wrong.patch(
-        "no-two-neighbours", "Far up, a size just below the maximum is one too many.", "if maximum:",
-        "if maximum > 5000 and maximum - sizes[-1] == 1:\n        sizes[-1] = maximum\n    elif maximum:",
-        "written to pass all checks that there were, and it did", unnamed="without-the-maximum",
-    ),
-)  # fmt: skip
 
 
 def by_doublings(maximum: int, batches: list[int]) -> Answer:
@@ -114,21 +17,6 @@ def by_doublings(maximum: int, batches: list[int]) -> Answer:
     sizes = [*sizes[: bisect_left(sizes, maximum)], *[maximum] * (maximum > 0)]
     places = [bisect_left(sizes, batch) for batch in batches]
     return sizes, [sizes[at] if at < len(sizes) else None for at in places]
-
-
-def downwards(maximum: int, batches: list[int]) -> Answer:
-    """A test for every number: is it a rung? The picks are found from the top."""
-
-    def is_rung(size: int) -> bool:
-        top = 1 << (size - 1).bit_length()
-        return size in (1, 2, 4, 8, maximum) or (size > 8 and size % max(8, top // 8) == 0)
-
-    sizes = [size for size in range(maximum, 0, -1) if is_rung(size)]
-    picked: list[int | None] = []
-    for batch in batches:
-        holds = [size for size in sizes if size >= batch]
-        picked.append(holds[-1] if holds else None)
-    return sizes[::-1], picked
 
 
 def by_recursion(maximum: int, batches: list[int]) -> Answer:
@@ -148,7 +36,7 @@ def by_recursion(maximum: int, batches: list[int]) -> Answer:
     return sizes, [rung.get(batch) for batch in batches]
 
 
-RIGHT = (Right(by_doublings), Right(downwards), Right(by_recursion))
+RIGHT = (Right(by_doublings), Right(by_recursion))
 
 _SIZES = "sizes = [n for n in range(1, maximum) if n in {} or n % max({}) == 0]"
 EQUIVALENT = {

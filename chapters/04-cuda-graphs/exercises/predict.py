@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from nanocourse.exercises.chapters import run_file
-from nanocourse.learner.predict import Prediction
+from nanocourse.learner.predict import Prediction, seconds
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.fake_graph import FakeGraph, record
@@ -84,18 +82,6 @@ def launches(device: torch.device) -> float:
     return float(len(graph.operations))
 
 
-def seconds(run: Callable[[], object], device: torch.device) -> float:
-    """The median of several runs, after one that is not counted."""
-    found = []
-    for _ in range(REPEATS + 1):
-        start = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - start)
-    return statistics.median(found[1:])
-
-
 def expected_replay(device: torch.device) -> float:
     """By what an operation takes the host and the GPU, about; a stand-in does what the step does."""
     return 4.0 if device.type == "cuda" else 1.0
@@ -104,8 +90,8 @@ def expected_replay(device: torch.device) -> float:
 def replay(device: torch.device) -> float:
     """One row's decode step by Python's launches, over the same step replayed."""
     with places.recorded(), LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=64) as llm:
-        eager = seconds(lambda: DeviceEngine.decode(llm.core, 1, 40, SAMPLERS[0]), device)
-        return eager / seconds(lambda: llm.core.decode(1, 40, SAMPLERS[0]), device)
+        eager = seconds(lambda: DeviceEngine.decode(llm.core, 1, 40, SAMPLERS[0]), device, REPEATS)
+        return eager / seconds(lambda: llm.core.decode(1, 40, SAMPLERS[0]), device, REPEATS)
 
 
 def _padding(bound: float, measured: float) -> str:

@@ -14,8 +14,10 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
-from loading import lies  # noqa: E402
 
+from nanocourse.exercises.chapters import run_folder  # noqa: E402
+
+lies = run_folder(Path(__file__).resolve().parent)
 catalogue, running = lies("catalogue"), lies("running")
 
 

@@ -88,7 +88,7 @@ EXERCISE = Spec(
     ),
     invariants=(
         "a request that is decoding is in every step, however many prompts there are",
-        "what the tokens of a step add up to is at most the budget; what is over goes to prompts, if any are left",
+        "the tokens of a step add up to at most the budget, and prompts get whatever decoding leaves",
         "no request is in a step with 0 tokens, and none with more than its prompt has left",
         "from step to step the tokens of a prompt add up to its length: its last token goes through the model, too",
     ),

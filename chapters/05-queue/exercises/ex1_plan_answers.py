@@ -1,132 +1,10 @@
-"""Exercise 5.1: wrong answers and where they come from, correct variants, mutants that are none, two editions."""
+"""Exercise 5.1: correct variants, mutants that are none, two editions."""
 
 from __future__ import annotations
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Plan = list[tuple[int, int, bool]]
-
-
-def prompts_first(prompts: list[int], computed: list[int], budget: int, chunk: int) -> Plan:
-    """Prompts take what they can, since a new request waits for its first token; decoding gets what is left."""
-    reading: Plan = []
-    left = budget
-    for at, length in enumerate(prompts):
-        tokens = min(length - computed[at], chunk, left)
-        if tokens > 0:
-            reading.append((at, tokens, computed[at] + tokens == length))
-            left -= tokens
-    decoding = [(at, 1, True) for at, length in enumerate(prompts) if computed[at] >= length]
-    return decoding[:left] + reading
-
-
-def prompts_alone(prompts: list[int], computed: list[int], budget: int, chunk: int) -> Plan:
-    """A step is of one kind: where a prompt can be read, nobody decodes."""
-    reading: Plan = []
-    left = budget
-    for at, length in enumerate(prompts):
-        tokens = min(length - computed[at], chunk, left)
-        if tokens > 0:
-            reading.append((at, tokens, computed[at] + tokens == length))
-            left -= tokens
-    return reading or [(at, 1, True) for at, length in enumerate(prompts) if computed[at] >= length]
-
-
-def shortest_first(prompts: list[int], computed: list[int], budget: int, chunk: int) -> Plan:
-    """Whose prompt lacks least is read first, which is best for the mean."""
-    decoding = [at for at, length in enumerate(prompts) if computed[at] >= length]
-    step = [(at, 1, True) for at in decoding]
-    left = budget - len(decoding)
-    for at in sorted(range(len(prompts)), key=lambda at: prompts[at] - computed[at]):
-        tokens = min(prompts[at] - computed[at], chunk, left)
-        if tokens > 0:
-            step.append((at, tokens, computed[at] + tokens == prompts[at]))
-            left -= tokens
-    return step
-
-
-def equal_shares(prompts: list[int], computed: list[int], budget: int, chunk: int) -> Plan:
-    """What decoding leaves is divided among the prompts, so that all get on."""
-    decoding = [at for at, length in enumerate(prompts) if computed[at] >= length]
-    step = [(at, 1, True) for at in decoding]
-    reading = [at for at, length in enumerate(prompts) if computed[at] < length]
-    for at in reading:
-        tokens = min(prompts[at] - computed[at], chunk, (budget - len(decoding)) // len(reading))
-        if tokens > 0:
-            step.append((at, tokens, computed[at] + tokens == prompts[at]))
-    return step
-
-
-def one_token_is_decoding(prompts: list[int], computed: list[int], budget: int, chunk: int) -> Plan:
-    """Whoever lacks one token is among those that decode, since a step gives each of them one."""
-    step: Plan = []
-    left = budget
-    for at in sorted(range(len(prompts)), key=lambda at: prompts[at] - computed[at] > 1):
-        tokens = min(max(1, prompts[at] - computed[at]), chunk, left)
-        if tokens > 0:
-            step.append((at, tokens, computed[at] + tokens >= prompts[at]))
-            left -= tokens
-    return step
-
-
-DECODING = "computed[at] >= length"
-LEFT = "budget - len(decoding)"
-LEAST = "min(length - computed[at], chunk, left)"
-FOLLOWS = "computed[at] + tokens == length"
-WRONG = (
-    Wrong.patch(
-        "budget-in-rows", "Each request takes one of the budget, whatever it reads.", "left -= tokens", "left -= 1",
-        "an author's own slip: max_batch and max_batched_tokens confused",
-    ),
-    Wrong(prompts_first, "sgl-project/sglang#32549, #34058: under a stream of prompts one decode batch in 24 s"),
-    Wrong(prompts_alone, "GeeeekExplorer/nano-vllm@bb823b3 returns before decode wherever a prompt was scheduled"),
-    Wrong.patch(
-        "decode-alone", "Where anybody is decoding, prompts wait.", LEFT, f"0 if decoding else {LEFT}",
-        "MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#145, jundot/omlx#3726: prompts that decoding held back",
-    ),
-    Wrong.patch(
-        "piece-of-nothing", "Each request that reads its prompt is in the step.", "if tokens > 0:",
-        "if computed[at] < length:", "tenstorrent/tt-xla#5830: a row of 0 tokens, whose token -1 was sampled",
-    ),
-    Wrong.patch(
-        "last-token-spared", "Of a prompt all but the last token must be computed: then it decodes.", DECODING,
-        "computed[at] >= length - 1", "an author's own slip: the newest token of a text and the last one of a prompt",
-    ),
-    Wrong.patch(
-        "last-token-left", "A prompt is read up to its last token, which the decoding begins with.",
-        "length - computed[at]", "length - 1 - computed[at]",
-        "an author's own slip: two phases that meet at a token, and none of them takes it",
-    ),
-    Wrong.patch(
-        "token-after-each-piece", "Each piece that goes through the model gives a token.", FOLLOWS, "True",
-        "vllm-project/vllm#4139: skip sampling for chunks; lvyufeng/PocketLLM#132 says why",
-    ),
-    Wrong(shortest_first, "shortest job first, of the textbooks: here a long prompt may wait for ever"),
-    Wrong.patch(
-        "whole-or-nothing", "A prompt is read when the budget holds all of its next chunk.", LEAST,
-        "min(length - computed[at], chunk) if min(length - computed[at], chunk) <= left else 0",
-        "sgl-project/sglang#22984: a batch of 2,816 tokens where 16,384 were allowed",
-    ),
-    Wrong.patch(
-        "one-chunk-a-step", "The chunk is what all prompts of a step may have together.", LEFT,
-        f"min({LEFT}, chunk)", "an author's own slip: a limit of each prompt taken for one of the step",
-    ),
-    Wrong.patch(
-        "decode-is-free", "The budget is for prompts: decoding costs next to nothing.", LEFT, "budget",
-        "a plausible slip: the step is then larger than any that was captured or measured",
-    ),
-    Wrong.patch(
-        "from-the-beginning", "A prompt's next piece is the smallest of its length, the chunk and what is left.",
-        LEAST, "min(length, chunk, left) if computed[at] < length else 0",
-        "sgl-project/sglang#36855: the progress of a chunked prompt was lost, and it began anew each step",
-    ),
-    Wrong(one_token_is_decoding, "a reader of small.py, which sorts so: there a last token is fed like a newest one"),
-    Wrong(equal_shares, "processor sharing, of the textbooks: ten prompts are complete at the same late time"),
-    Wrong.patch(
-        "one-prompt-a-step", "A step has room for one prompt.", "left -= tokens", "left = 0",
-        "engines before prompts were batched; vllm-project/vllm's first chunked prefill was for one as well",
-    ),
-)  # fmt: skip
 
 
 def token_by_token(prompts: list[int], computed: list[int], budget: int, chunk: int) -> Plan:
@@ -140,16 +18,6 @@ def token_by_token(prompts: list[int], computed: list[int], budget: int, chunk: 
                 break
     order = sorted(range(len(prompts)), key=lambda at: not decoding[at])
     return [(at, dealt[at], decoding[at] or computed[at] + dealt[at] >= prompts[at]) for at in order if dealt[at]]
-
-
-def by_running_sums(prompts: list[int], computed: list[int], budget: int, chunk: int) -> Plan:
-    """How much all prompts before this one would like says what is left of the budget."""
-    wishes = [max(0, min(chunk, length - done)) for length, done in zip(prompts, computed, strict=True)]
-    decoding = tuple(at for at in range(len(prompts)) if prompts[at] - computed[at] <= 0)
-    over = budget - len(decoding)
-    pieces = [(at, max(0, min(wish, over - sum(wishes[:at])))) for at, wish in enumerate(wishes)]
-    told = [(at, 1, True) for at in decoding]
-    return [*told, *((at, n, not prompts[at] - computed[at] - n) for at, n in pieces if n)]
 
 
 def by_recursion(prompts: list[int], computed: list[int], budget: int, chunk: int) -> Plan:
@@ -170,7 +38,7 @@ def by_recursion(prompts: list[int], computed: list[int], budget: int, chunk: in
     )
 
 
-RIGHT = (Right(token_by_token), Right(by_running_sums), Right(by_recursion))
+RIGHT = (Right(token_by_token), Right(by_recursion))
 _ORDER = "the smallest of three is the same in any order"
 EQUIVALENT = {
     "tokens = min(chunk, length - computed[at], left)": _ORDER,

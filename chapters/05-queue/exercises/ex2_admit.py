@@ -71,21 +71,21 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Who may begin",
+    title="Who may start",
     reference=admit,
     task=(
         "Blocks are taken one by one while a row runs, but a row that has begun must be able to end. Say which of the\n"
         "waiting requests may begin with the blocks that there are, and which never can."
     ),
     invariants=(
-        "if every row goes on to its longest text, all find the blocks that they need",
+        "if every row grows to its longest text, each finds the blocks that it needs",
         "a text of n tokens needs n / block_size blocks, rounded up, and no two rows share a block",
-        "of the requests that are not refused, those that begin are the first ones",
-        "what is refused would be refused on an idle engine, too",
+        "of the requests that are not refused, the first ones in line begin",
+        "a request that is refused would be refused by an idle engine, too",
     ),
     lines=15,
     example=_example,
-    section="Who may begin",
+    section="Who may start",
     axes=("list", "item"),
     typed=True,
     tolerance=1e-9,

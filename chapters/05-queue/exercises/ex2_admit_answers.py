@@ -1,120 +1,14 @@
-"""Exercise 5.2: wrong answers and where they come from, correct variants, mutants that are none, two editions."""
+"""Exercise 5.2: correct variants, mutants that are none, two editions."""
 
 from __future__ import annotations
 
 from itertools import accumulate
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Waiting = list[tuple[int, int]]
 Running = list[tuple[int, int, int]]
 Answer = tuple[list[int], list[int]]
-
-
-def smallest_first(waiting: Waiting, running: Running, free: int, block_size: int, max_rows: int) -> Answer:
-    """The smallest requests begin first, so that the most of them run."""
-    available = free - sum(-(-(prompt + new) // block_size) - held for prompt, new, held in running)
-    pool = free + sum(held for _, _, held in running)
-    needs = [-(-(prompt + new) // block_size) for prompt, new in waiting]
-    begin: list[int] = []
-    for at in sorted(range(len(waiting)), key=lambda at: needs[at]):
-        if needs[at] <= min(pool, available) and len(running) + len(begin) < max_rows:
-            begin.append(at)
-            available -= needs[at]
-    return sorted(begin), [at for at, blocks in enumerate(needs) if blocks > pool]
-
-
-def by_tokens(waiting: Waiting, running: Running, free: int, block_size: int, max_rows: int) -> Answer:
-    """What counts is tokens: the longest texts together must not be more than the blocks hold."""
-    used = sum(held * block_size for _, _, held in running)
-    available = free * block_size - sum(prompt + new - held * block_size for prompt, new, held in running)
-    begin: list[int] = []
-    refused: list[int] = []
-    full = False
-    for at, (prompt, new) in enumerate(waiting):
-        if prompt + new > free * block_size + used:
-            refused.append(at)
-            continue
-        full = full or prompt + new > available or len(running) + len(begin) == max_rows
-        if not full:
-            begin.append(at)
-            available -= prompt + new
-    return begin, refused
-
-
-BLOCKS = "blocks = -(-(prompt + new) // block_size)"
-PROMISED = "sum(-(-(prompt + new) // block_size) - held for prompt, new, held in running)"
-FULL = "full = full or blocks > available or len(running) + len(begin) == max_rows"
-NEVER = """        if blocks > pool:
-            refused.append(at)
-            continue
-"""
-WRONG = (
-    Wrong.patch(
-        "rounded-down", "A text of n tokens takes n // block_size blocks.", BLOCKS,
-        "blocks = (prompt + new) // block_size", "an author's own slip: -(-n // size) written without its two signs",
-    ),
-    Wrong(by_tokens, "an author's own slip: two texts in one block, where each row begins one of its own"),
-    Wrong.patch(
-        "prompt-alone", "A request begins where there is room for its prompt.", BLOCKS,
-        "blocks = -(-prompt // block_size)",
-        "admission without a reservation, right where rows may be preempted; vllm-project/vllm#25538 is what it costs",
-    ),
-    Wrong.patch(
-        "what-is-free", "A block that nobody holds can be given to anybody.", f"free - {PROMISED}", "free",
-        "a plausible slip: all go well until the running rows grow, and then none can",
-    ),
-    Wrong.patch(
-        "promised-twice", "Each row that runs keeps the blocks of its longest text from the free ones.", PROMISED,
-        PROMISED.replace(" - held", ""), "an author's own slip: what a row holds is not among the free blocks any more",
-    ),
-    Wrong.patch(
-        "overtakes", "Who does not fit is passed over: the next one may.", FULL,
-        "full = blocks > available or len(running) + len(begin) == max_rows",
-        "vllm-project/vllm#35852 (closed): a loop that goes on where it ended; a long request may then wait for ever",
-    ),
-    Wrong(smallest_first, "shortest job first, of the textbooks"),
-    Wrong.patch(
-        "never-is-later", "What does not fit waits.", NEVER, "",
-        "vllm-project/vllm#39734: a request larger than the pool, and all behind it wait for ever",
-    ),
-    Wrong.patch(
-        "never-is-an-error", "A request that is larger than the pool is an error.",
-        "refused.append(at)\n            continue",
-        'raise ValueError("the pool cannot hold it")',
-        "GeeeekExplorer/nano-vllm@bb823b3, an assert in its scheduler: one request ends all others",
-    ),
-    Wrong.patch(
-        "refused-for-now", "A request that does not fit is refused.", "if blocks > pool:", "if blocks > available:",
-        "an author's own slip: a full engine turns away what it could serve in a second",
-    ),
-    Wrong.patch(
-        "larger-than-what-is-free", "The free blocks are the pool.",
-        "pool = free + sum(held for _, _, held in running)", "pool = free",
-        "an author's own slip: the answer depends on who happens to run",
-    ),
-    Wrong.patch(
-        "refusal-ends-it", "Behind a request that cannot run nobody is looked at.", "continue", "break",
-        "vllm-project/vllm#35570 (closed) says what a break at the head of the queue does",
-    ),
-    Wrong.patch(
-        "refused-in-order", "A request is looked at when all before it have begun.", f"        {FULL}\n",
-        f"        {FULL}\n        if full:\n            break\n",
-        "an author's own slip: those behind a full engine hear of it only when it is their turn",
-    ),
-    Wrong.patch(
-        "same-blocks-for-all", "Each request is measured by the available blocks.",
-        "            available -= blocks\n", "", "an author's own slip: three requests promised the same blocks",
-    ),
-    Wrong.patch(
-        "rows-begin-at-none", "max_rows is how many may begin.", "len(running) + len(begin)", "len(begin)",
-        "an author's own slip: the limit of a batch, taken for a limit of a step",
-    ),
-    Wrong.patch(
-        "one-a-step", "One request begins in a step.", FULL, f"{FULL.replace('full or', 'full or bool(begin) or')}",
-        "engines that prefill one request at a time",
-    ),
-)  # fmt: skip
 
 
 def by_accumulating(waiting: Waiting, running: Running, free: int, block_size: int, max_rows: int) -> Answer:
@@ -133,32 +27,6 @@ def by_accumulating(waiting: Waiting, running: Running, free: int, block_size: i
     return queue[: max(0, min(count, max_rows - len(running)))], refused
 
 
-def by_two_loops(waiting: Waiting, running: Running, free: int, block_size: int, max_rows: int) -> Answer:
-    """Refusals first; then the head of what is left begins, as long as it can."""
-    held = 0
-    promised = 0
-    for prompt, new, own in running:
-        held += own
-        promised += (prompt + new + block_size - 1) // block_size
-    refused = []
-    queue = []
-    for at, (prompt, new) in enumerate(waiting):
-        if prompt + new > (free + held) * block_size:
-            refused += [at]
-        else:
-            queue += [at]
-    begin = []
-    rows = len(running)
-    while queue and rows < max_rows:
-        prompt, new = waiting[queue[0]]
-        promised += (prompt + new - 1) // block_size + 1
-        if promised > free + held:
-            break
-        begin += [queue.pop(0)]
-        rows += 1
-    return begin, refused
-
-
 def one_by_one(waiting: Waiting, running: Running, free: int, block_size: int, max_rows: int) -> Answer:
     """Recursion: the first one begins, and then runs with no block, beside those that do."""
     pool = free + sum(held for *_, held in running)
@@ -173,7 +41,7 @@ def one_by_one(waiting: Waiting, running: Running, free: int, block_size: int, m
     return [begins, *(begins + 1 + at for at in more)], refused
 
 
-RIGHT = (Right(by_accumulating), Right(by_two_loops), Right(one_by_one))
+RIGHT = (Right(by_accumulating), Right(one_by_one))
 EQUIVALENT: dict[str, str] = {}
 
 

@@ -98,7 +98,7 @@ EXERCISE = Spec(
     invariants=(
         "two blocks have the same key where their tokens and all tokens before them are the same, and nowhere else",
         "n tokens have n // block_size keys, each made by one call",
-        "no hit stands behind a block that is missing: hits are a beginning of the text",
+        "no hit comes after a missing block: hits are a beginning of the text",
         "at least one token of the prompt is left to compute",
     ),
     lines=12,

@@ -1,91 +1,14 @@
-"""Exercise 5.3: wrong answers and where they come from, correct variants, mutants that are none, two editions."""
+"""Exercise 5.3: correct variants, mutants that are none, two editions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate, takewhile
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Digest = Callable[[str, list[int]], str]
 Answer = tuple[list[str], list[int]]
-
-STARTS = "range(0, len(prompt) - block_size + 1, block_size)"
-PARENT = "keys[-1] if keys else root"
-TOKENS = "prompt[start : start + block_size]"
-LOOKED = "keys[: (len(prompt) - 1) // block_size]"
-WRONG = (
-    Wrong.patch(
-        "without-parent", "The same tokens have the same keys and values, so a block's key is that of its tokens.",
-        PARENT, "root", "an author's own slip: what a token's keys and values depend on is all tokens before it",
-    ),
-    Wrong.patch(
-        "first-ones-parent", "All blocks of a prompt have the parent of its first one.",
-        PARENT, "keys[0] if keys else root",
-        "ai-dynamo/dynamo#671: every block of an event was given the event's parent",
-    ),
-    Wrong.patch(
-        "one-block-back", "The parent is what the block before holds.",
-        f"keys.append(digest({PARENT}, {TOKENS}))",
-        'keys.append(digest(",".join(map(str, prompt[start - block_size : start])) if start else root, '
-        f"{TOKENS}))",
-        "GeeeekExplorer/nano-vllm#163: a hit that compared one block's tokens, and not all before",
-    ),
-    Wrong.patch(
-        "place-as-parent", "A block is known by its tokens and where they stand.", PARENT, "root + str(start)",
-        "an author's own slip: positions are a part of keys and values, but not the only one",
-    ),
-    Wrong.patch(
-        "without-root", "Nothing comes before the first block.", PARENT, 'keys[-1] if keys else ""',
-        "llm-d/llm-d-kv-cache#243, vllm-project/vllm#44701: what else keys and values depend on was left out",
-    ),
-    Wrong.patch(
-        "root-everywhere", "The root is a part of each key.", f"digest({PARENT}, {TOKENS})",
-        f"digest(root + (keys[-1] if keys else root), {TOKENS})",
-        "an author's own slip: the key before stands for the root already",
-    ),
-    Wrong.patch(
-        "whole-prefix", "A key is made of all tokens up to its block's end.", f"digest({PARENT}, {TOKENS})",
-        "digest(root, prompt[: start + block_size])",
-        "vLLM's first keys were made so, of quadratic cost; right in itself, and it finds no key of a chain",
-    ),
-    Wrong.patch(
-        "part-of-a-block", "What is left at the end is a block, too.", STARTS, "range(0, len(prompt), block_size)",
-        "neuralmagic/nm-vllm#3: a half-filled block that two rows share, and both go on writing into it",
-    ),
-    Wrong.patch(
-        "one-key-less", "A block that ends the prompt gets no key, since it may not be hit.", STARTS,
-        "range(0, len(prompt) - block_size, block_size)",
-        "vllm-project/vllm#11186: the last block was not entered, and the chain ended there for all who came later",
-    ),
-    Wrong.patch(
-        "eight-bits", "A token is a byte.", TOKENS, "[token & 255 for token in prompt[start : start + block_size]]",
-        "waybarrios/vllm-mlx#444: ids 65 and 321 were one",
-    ),
-    Wrong.patch(
-        "sum-of-tokens", "A block's tokens are told by their sum.", TOKENS,
-        "[sum(prompt[start : start + block_size])]",
-        "NVIDIA/Megatron-LM#4158, openvinotoolkit/openvino.genai#3722: hashes that different blocks share",
-        unnamed="without-parent",
-    ),
-    Wrong.patch(
-        "whole-prompt-hit", "What is known need not be computed.", LOOKED, "keys",
-        "GeeeekExplorer/nano-vllm#199: a prompt that was known to the end left nothing to compute, and crashed",
-    ),
-    Wrong.patch(
-        "one-block-spared", "The last full block is always computed.", LOOKED, "keys[:-1]",
-        "an author's own slip: also where the last token lies behind it",
-    ),
-    Wrong.patch(
-        "past-a-gap", "Each block that is known is a hit.", "            break\n", "            continue\n",
-        "a reader's question in GeeeekExplorer/nano-vllm#20; here blocks would take the places of others",
-    ),
-    Wrong.patch(
-        "all-or-nothing", "A prompt is known if its last block is.", f"for key in {LOOKED}:",
-        f"for key in {LOOKED} if all(key in known for key in {LOOKED}) else []:",
-        "an author's own slip: a cache of whole prompts",
-    ),
-)  # fmt: skip
 
 
 def by_accumulate(prompt: list[int], block_size: int, digest: Digest, root: str, known: dict[str, int]) -> Answer:
@@ -95,21 +18,6 @@ def by_accumulate(prompt: list[int], block_size: int, digest: Digest, root: str,
     keys = list(accumulate(blocks, digest, initial=root))[1:]  # type: ignore[arg-type]
     full -= full * block_size == len(prompt)
     return keys, [known[key] for key in takewhile(known.__contains__, keys[:full])]
-
-
-def token_by_token(prompt: list[int], block_size: int, digest: Digest, root: str, known: dict[str, int]) -> Answer:
-    """A block is filled token by token, and named when it is full; a flag says whether hits go on."""
-    parent, block, keys, hits, going = root, [], [], [], True
-    for place, token in enumerate(prompt, 1):
-        block.append(token)
-        if len(block) == block_size:
-            parent = digest(parent, block)
-            keys.append(parent)
-            going = going and parent in known and place < len(prompt)
-            if going:
-                hits.append(known[parent])
-            block = []
-    return keys, hits
 
 
 def by_recursion(prompt: list[int], block_size: int, digest: Digest, root: str, known: dict[str, int]) -> Answer:
@@ -122,7 +30,7 @@ def by_recursion(prompt: list[int], block_size: int, digest: Digest, root: str, 
     return [name, *keys], [] if hit is None else [hit, *hits]
 
 
-RIGHT = (Right(by_accumulate), Right(token_by_token), Right(by_recursion))
+RIGHT = (Right(by_accumulate), Right(by_recursion))
 EQUIVALENT: dict[str, str] = {}
 
 

@@ -1,138 +1,13 @@
-"""Exercise 5.4: wrong answers and where they come from, correct variants, mutants that are none, two editions."""
+"""Exercise 5.4: correct variants, mutants that are none, two editions."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 History = list[tuple[str, int, Any]]
 Answer = tuple[list[list[int] | None], list[int], dict[str, int]]
-
-RUNS = "            running[row] = hits + taken, detail\n"
-COUNTED = """            for block in hits + taken:
-                holders[block] += 1
-"""
-IF_FOUND = "if key not in found:"
-QUEUES = "(idle if block in found.values() else free).append(block)"
-LAST = "if not holders[block]:"
-WRONG = (
-    Wrong.patch(
-        "found-at-once", "A block can be found as soon as a row has it.", RUNS,
-        RUNS + "            for block, key in zip(hits + taken, detail, strict=True):\n"
-        "                if key is not None:\n"
-        "                    found.setdefault(key, block)\n",
-        "GeeeekExplorer/nano-vllm#208, #209; vllm-project/vllm#7822 says why a block must first be computed",
-    ),
-    Wrong.patch(
-        "found-as-a-whole", "A row's blocks are written together.", "[:detail]", "",
-        "an author's own slip: right for prompts that are read in one piece",
-    ),
-    Wrong.patch(
-        "not-full-is-shared", "The last block holds the same tokens, so it can be shared like the others.",
-        "    for what, row, detail in history:\n",
-        "    for what, row, detail in history:\n"
-        '        detail = [key or "not full" for key in detail] if what == "begin" else detail\n',
-        "neuralmagic/nm-vllm#3: two rows that go on writing into one block",
-    ),
-    Wrong.patch(
-        "freed-by-the-first", "A row that ends frees its blocks.",
-        f"                {LAST}\n                    {QUEUES}",
-        f"                if block not in free + idle:\n                    {QUEUES}",
-        "a manager without counts: vLLM's first had them for copies, and sharing needs no more",
-    ),
-    Wrong.patch(
-        "freed-twice", "Each end gives the row's blocks back.", "reversed(running.pop(row)[0])",
-        "reversed(running[row][0])",
-        "ModelEngine-Group/unified-cache-management#1053: one block twice in the free queue, after two paths freed it",
-    ),
-    Wrong.patch(
-        "cancel-leaks", "A row that ends gives back what it has written.", 'elif what == "end" and row in running:',
-        'elif what == "end" and row in running and detail != "cancelled":',
-        "a plausible slip: the path of those that leave early, which nobody had run",
-    ),
-    Wrong.patch(
-        "forgotten-at-the-end", "A block that nobody holds is free, and holds nothing.",
-        f"                    {QUEUES}",
-        "                    free.append(block)\n"
-        "                    found = {key: other for key, other in found.items() if other != block}",
-        "a cache that lives as long as its rows: each conversation is computed anew",
-    ),
-    Wrong.patch(
-        "still-found", "Whoever gets a block writes it anew, and its new key is added then.",
-        "            found = {key: block for key, block in found.items() if block not in taken}\n", "",
-        "GeeeekExplorer/nano-vllm#163: the map points at a block that has another owner",
-    ),
-    Wrong.patch(
-        "youngest-goes", "The block that became idle last is the first to go.",
-        "taken, idle = (free + others)[:lacks], others[max(0, lacks - len(free)) :]",
-        "taken, idle = (free + others[::-1])[:lacks], others[: len(others) - max(0, lacks - len(free))]",
-        "an author's own slip: a stack, which is right for free blocks",
-    ),
-    Wrong.patch(
-        "idle-ones-first", "What is idle is used first.",
-        "taken, idle = (free + others)[:lacks], others[max(0, lacks - len(free)) :]\n            free = free[lacks:]",
-        "taken, idle = (others + free)[:lacks], others[lacks:]\n            free = free[max(0, lacks - len(others)) :]",
-        "an author's own slip: a cache that forgets while there is room",
-    ),
-    Wrong.patch(
-        "beginning-goes-first", "Blocks are given back in the order in which they were taken.",
-        "reversed(running.pop(row)[0])", "running.pop(row)[0]",
-        "an author's own slip: without its first block a text's other blocks can never be found",
-    ),
-    Wrong.patch(
-        "counted-before-room", "What is found is held at once.",
-        "            if lacks > len(free) + len(others):\n                given.append(None)\n"
-        "                continue\n",
-        "            if lacks > len(free) + len(others):\n                given.append(None)\n"
-        "                idle = others\n"
-        "                for block in hits:\n                    holders[block] += 1\n                continue\n",
-        "vllm-project/vllm#11562, #11565: counts that grew with each try, until nothing could begin",
-    ),
-    Wrong.patch(
-        "hits-are-room", "Idle blocks are room, as free ones are.", "if lacks > len(free) + len(others):",
-        "if lacks > len(free) + len(idle):",
-        "vllm-project/vllm#11565, its discussion: 4 wanted, 5 free, and 2 of them are those that were found",
-    ),
-    Wrong.patch(
-        "hits-are-given-away", "Any idle block can be given, one that the row has just found as well.",
-        "others = len(detail) - len(hits), [block for block in idle if block not in hits]",
-        "others = len(detail) - len(hits), list(idle)",
-        "somebody who saw only stub and text: what was found stayed in the queue of idle blocks",
-    ),
-    Wrong.patch(
-        "hits-run-out", "There is room if free and idle blocks are as many as the row lacks.",
-        """            if lacks > len(free) + len(others):
-                given.append(None)
-                continue
-""", """            if lacks > len(free) + len(idle):
-                given.append(None)
-                continue
-            [*free, *others][lacks - 1 if lacks else slice(0)]
-""",
-        "somebody who saw only stub and text: an IndexError at the block that had been found itself",
-    ),
-    Wrong.patch(
-        "hits-are-wanted", "A row needs as many blocks as it has keys.", "if lacks > len(free) + len(others):",
-        "if len(detail) > len(free) + len(idle):",
-        "vllm-project/vllm#3378: room asked for blocks that were there already",
-    ),
-    Wrong.patch(
-        "past-a-gap", "Each key that finds a block is a hit.",
-        f"                {IF_FOUND}\n                    break\n                hits.append(found[key])\n",
-        "                if key in found:\n                    hits.append(found[key])\n",
-        "a reader's question in GeeeekExplorer/nano-vllm#20; the row's blocks are then in another order",
-    ),
-    Wrong.patch(
-        "the-newest-is-found", "A key finds the block that was written last.", "found.setdefault(key, block)",
-        "found[key] = block", "GeeeekExplorer/nano-vllm#219: two rows computed the same, and the later entry won",
-    ),
-    Wrong.patch(
-        "not-counted", "A block that is found is held already.", "for block in hits + taken:", "for block in taken:",
-        "an author's own slip: the first row that ends takes it from the others",
-    ),
-)  # fmt: skip
 
 
 def with_objects(blocks: int, history: History) -> Answer:
@@ -174,51 +49,6 @@ def with_objects(blocks: int, history: History) -> Answer:
     return given, [record["holders"] for record in pool], keys
 
 
-def with_sets_of_rows(blocks: int, history: History) -> Answer:  # noqa: PLR0912
-    """Each block has the set of rows that hold it; one ordered dict says who is free, a second one who is idle."""
-    rows_of: list[set[int]] = [set() for _ in range(blocks)]
-    free = OrderedDict.fromkeys(range(blocks))
-    idle: OrderedDict[int, None] = OrderedDict()
-    find: dict[str, int] = {}
-    key_of: dict[int, str] = {}
-    texts: dict[int, list[Any]] = {}
-    owned: dict[int, list[int]] = {}
-    said: list[list[int] | None] = []
-    for what, row, detail in history:
-        if what == "begin":
-            count = next((at for at, key in enumerate(detail) if key not in find), len(detail))
-            mine = [find[key] for key in detail[:count]]
-            room = len(free) + len(idle) - sum(block in idle for block in mine)
-            if len(detail) - count > room:
-                said.append(None)
-                continue
-            for block in mine:
-                idle.pop(block, None)
-            while len(mine) < len(detail):
-                if free:
-                    mine.append(free.popitem(last=False)[0])
-                else:
-                    oldest = idle.popitem(last=False)[0]
-                    del find[key_of.pop(oldest)]
-                    mine.append(oldest)
-            for block in mine:
-                rows_of[block].add(row)
-            owned[row], texts[row] = mine, detail
-            said.append(list(mine))
-        elif what == "written":
-            for block, key in zip(owned.get(row, []), texts.get(row, [])[:detail], strict=False):
-                if key and key not in find:
-                    find[key], key_of[block] = block, key
-        elif row in owned:
-            mine = owned.pop(row)
-            while mine:
-                block = mine.pop()
-                rows_of[block].discard(row)
-                if not rows_of[block]:
-                    (idle if block in key_of else free)[block] = None
-    return said, [len(rows) for rows in rows_of], find
-
-
 def counted_at_the_end(blocks: int, history: History) -> Answer:
     """Nothing is counted: who holds what is asked of the running rows, each time."""
     order = list(range(blocks))
@@ -258,7 +88,7 @@ def counted_at_the_end(blocks: int, history: History) -> Answer:
     return given, [held(block) for block in range(blocks)], {name: block for block, name in known.items()}
 
 
-RIGHT = (Right(with_objects), Right(with_sets_of_rows), Right(counted_at_the_end))
+RIGHT = (Right(with_objects), Right(counted_at_the_end))
 EQUIVALENT = {
     "for block, key in list(zip(*running[row], strict=False))[:detail]:": "a row has one block for each key",
     "taken, idle = ((free + others)[:lacks], others[max(lacks - len(free), 0):])": "the larger of two, in any order",

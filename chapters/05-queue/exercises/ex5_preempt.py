@@ -101,7 +101,7 @@ EXERCISE = Spec(
         "blocks, and give each running row its next token: the one that it would have got in a larger pool."
     ),
     invariants=(
-        "no block is lost: the free blocks and all that are held are as many after the step as before it",
+        "no block is lost: free and held blocks together are as many after the step as before it",
         "the oldest row gets a token in every step, so that some row always ends",
         "a row's tokens depend on its text, its seed and the number of its step, and not on blocks",
         "each token is sent once, however often its row is preempted",

@@ -1,131 +1,15 @@
-"""Exercise 5.5: wrong answers and where they come from, correct variants, mutants that are none, two editions."""
+"""Exercise 5.5: correct variants, mutants that are none, two editions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Row = dict[str, Any]
 Next = Callable[[list[int], int, int], int]
 Answer = tuple[list[int], int, list[int], list[tuple[int, int]]]
-
-
-YOUNGEST = "max(other for other, blocks in enumerate(held) if blocks)"
-ASKED = 'next_token(texts[at], row["seed"], len(row["new"]))'
-SENT = f"            sent.append((at, {ASKED}))\n"
-GIVES = "free, held[youngest] = free + held[youngest], 0"
-NEEDS = "needs = [-(-len(text) // block_size) for text in texts]"
-WRONG = (
-    Wrong.patch(
-        "the-oldest-goes", "Who has run longest has had its share.", YOUNGEST, YOUNGEST.replace("max", "min"),
-        "an author's own slip, and the livelock of chapter 5: two rows throw each other out, and none ends",
-    ),
-    Wrong.patch(
-        "the-largest-goes", "Who holds most gives most.", YOUNGEST,
-        "max((other for other, blocks in enumerate(held) if blocks), key=lambda other: held[other])",
-        "vllm-project/vllm#54644 measures what victims cost; the largest is mostly the oldest, which then never ends",
-    ),
-    Wrong.patch(
-        "whoever-needs-it", "A row that finds no block waits.", YOUNGEST, "at",
-        "an author's own slip: the oldest may be the one that grows",
-    ),
-    Wrong.patch(
-        "one-is-enough", "A row that is preempted makes room for the one that needs it.",
-        "while 0 < held[at] < needs[at] and needs[at] - held[at] > free:",
-        "if 0 < held[at] < needs[at] and needs[at] - held[at] > free:",
-        "an author's own slip: blocks are then held that nobody gave",
-    ),
-    Wrong.patch(
-        "all-the-younger", "Room is made at once: all that are younger go.",
-        "while 0 < held[at] < needs[at] and needs[at] - held[at] > free:",
-        "short = needs[at] - held[at] > free\n"
-        "        while 0 < held[at] < needs[at] and (needs[at] - held[at] > free or short and any(held[at + 1 :])):",
-        "vllm-project/vllm#49675: a single lack that cascaded over many victims",
-    ),
-    Wrong.patch(
-        "blocks-are-lost", "A row that waits keeps its blocks, for it comes back.", GIVES,
-        "free, held[youngest] = free + min(held[youngest], needs[at] - held[at]), 0",
-        "an author's own slip: as much is given back as is needed, and the rest belongs to nobody",
-    ),
-    Wrong.patch(
-        "prompt-alone", "A row that begins again is like a new request: its text is its prompt.",
-        'texts = [row["prompt"] + row["new"] for row in rows]',
-        'texts = [row["prompt"] + row["new"] * (row["blocks"] > 0) for row in rows]',
-        "PaddlePaddle/FastDeploy#3080, vllm-project/vllm-gaudi#524: output tokens that were not computed again",
-    ),
-    Wrong.patch(
-        "noise-begins-anew", "A prompt's first token is that of step 0.", ASKED,
-        'next_token(texts[at], row["seed"], len(row["new"]) if row["blocks"] else 0)',
-        "vllm-project/vllm#19940: each prefill made the generator anew, a preempted row's too",
-    ),
-    Wrong.patch(
-        "steps-of-the-engine", "All rows are in the same step.", 'len(row["new"])',
-        'max(len(other["new"]) for other in rows)',
-        "engines with one generator for the batch: a row's tokens then depend on its neighbours",
-    ),
-    Wrong.patch(
-        "steps-of-the-text", "The step is the place of the new token in the text.", ASKED,
-        'next_token(texts[at], row["seed"], len(texts[at]))',
-        "somebody who saw only stub and text: the prompt's tokens were counted, too",
-    ),
-    Wrong.patch(
-        "sent-again", "A row that begins again sends what it has.", SENT,
-        '            sent += [(at, new) for new in row["new"] if not row["blocks"]]\n' + SENT,
-        "an author's own slip: the client's text then stutters at each preemption",
-    ),
-    Wrong.patch(
-        "all-is-generated-again", "A row that begins again makes its tokens anew, and they are the same.", ASKED,
-        'next_token(texts[at] if row["blocks"] else row["prompt"], row["seed"], '
-        'len(row["new"]) if row["blocks"] else 0)',
-        "GeeeekExplorer/nano-vllm#144, its first half: outputs that were dropped with the blocks",
-    ),
-    Wrong.patch(
-        "newest-left-out", "The newest token is not written yet, so it needs no room yet.", NEEDS,
-        "needs = [-(-max(1, len(text) - 1) // block_size) for text in texts]",
-        "an author's own slip: the step that is being planned writes it",
-    ),
-    Wrong.patch(
-        "overtakes", "Who does not fit is passed over.", "                break\n", "                continue\n",
-        "vllm-project/vllm#35852 (closed): a loop that goes on where it ended",
-    ),
-    Wrong.patch(
-        "nobody-begins", "In a step in which a running row gets or gives blocks, nobody begins.",
-        "    for at in range(len(rows)):\n        if not held[at]:\n",
-        "    for at in range(len(rows) if held == [one['blocks'] for one in rows] else 0):\n"
-        "        if not held[at]:\n",
-        "vLLM's scheduler skips those that wait in a step that preempts, which is a choice; here room is given at once",
-    ),
-    Wrong.patch(
-        "token-as-it-goes", "A row that was preempted in this step gets its token first.",
-        "        if held[at]:\n            sent",
-        '        if held[at] or row["blocks"]:\n            sent',
-        "vllm-project/vllm#23347: a victim that was scheduled in the same step",
-    ),
-)  # fmt: skip
-
-
-def from_both_ends(rows: list[Row], free: int, block_size: int, next_token: Next) -> Answer:
-    """Whoever runs afterwards is a beginning of the rows, so only its length is looked for."""
-    needs = [(len(row["prompt"]) + len(row["new"]) + block_size - 1) // block_size for row in rows]
-    pool = free + sum(row["blocks"] for row in rows)
-    runs, taken = 0, 0
-    for row, need in zip(rows, needs, strict=True):
-        own = max(need, row["blocks"])
-        if taken + own > pool:
-            break
-        taken += own
-        runs += 1
-    held = [
-        max(need, row["blocks"]) if at < runs else 0 for at, (row, need) in enumerate(zip(rows, needs, strict=True))
-    ]
-    sent = []
-    for at in range(runs):
-        row = rows[at]
-        sent.append((at, next_token([*row["prompt"], *row["new"]], row["seed"], len(row["new"]))))
-    gone = [at for at in range(len(rows) - 1, -1, -1) if rows[at]["blocks"] > held[at]]
-    return held, pool - taken, gone, sent
 
 
 def with_stacks(rows: list[Row], free: int, block_size: int, next_token: Next) -> Answer:
@@ -183,7 +67,7 @@ def by_recursion(rows: list[Row], free: int, block_size: int, next_token: Next) 
     return blocks, left, [change] * (given < 0) + gone, sent
 
 
-RIGHT = (Right(from_both_ends), Right(with_stacks), Right(by_recursion))
+RIGHT = (Right(with_stacks), Right(by_recursion))
 EQUIVALENT = {
     "while 0 < held[at] <= needs[at] and needs[at] - held[at] > free:": "a row that lacks nothing finds room",
     "if 0 < held[at] <= needs[at]:": "where a row lacks nothing, it is given nothing",

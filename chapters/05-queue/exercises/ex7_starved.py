@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.chapters import run_folder
 from nanocourse.exercises.exercise import Check, Spec
 
-LIES = run_file(Path(__file__).parents[1] / "lies" / "loading.py", "nanoinfer_ch05_loading").lies
+LIES = run_folder(Path(__file__).parents[1] / "lies")
 toy, catalogue, variants = LIES("toy"), LIES("catalogue"), LIES("variants")
 MOST = 10_000
 IN_STEP = ("prompts-first", "two-prompts-first", "counts-early")  # pauses would give rows their turn
@@ -104,14 +104,14 @@ EXERCISE = Spec(
     reference=check_queue,
     task=(
         "Write the test that a queue must pass. It is marked both ways: right queues must pass it, and queues\n"
-        "with one mistake each must fail it, with an AssertionError. Six of them stand on the page \"Queues that\n"
+        "with one mistake each must fail it, with an AssertionError. Six of them are on the page \"Queues that\n"
         "starved\", and there are others. Their model recites: a block with wrong content is a wrong letter.\n"
         "Each queue is tried for 10 seconds at most: a hundred short histories are enough."
     ),
     invariants=(
         "a request gets the same letters whatever runs beside it, before it and after it",
         "a row that waits too long is as wrong as one that gets a wrong letter",
-        "what leaks shows where room is short, and to the request that needs all of it",
+        "a leak shows only when memory is short, or when a request needs all of it",
     ),
     lines=35,
     example=lambda: lent(toy.Queue),

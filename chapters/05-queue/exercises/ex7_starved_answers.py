@@ -5,94 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Event = tuple[Any, ...]
 Play = Callable[[int, int, int, list[Event]], list[Any]]
-
-
-def one_at_a_time(play: Play) -> None:
-    """What is right for each request alone is right for all of them."""
-    for prompt, letters in [("wolf hare ", 12), ("Wolfhares", 10), ("hen", 1), ("the old oxen", 14)]:
-        _, *steps = play(2, 8, 8, [("submit", prompt, letters)] + [("step",)] * 30)
-        recited = prompt.upper() if prompt[0].isupper() else prompt
-        assert all(sum(count for _, count, _ in fed) <= 8 for fed in steps)
-        assert "".join(new for fed in steps for _, _, new in fed) == (recited * letters)[:letters]
-
-
-def everybody_is_answered(play: Play) -> None:
-    """A queue is right if everybody gets as many letters as they asked for."""
-    asked = [
-        ("the old wolf", 4),
-        ("the old oxen and hens", 1),
-        ("the hares and the hounds", 4),
-        ("wolf", 9),
-        ("hen ", 9),
-    ]
-    gave = play(2, 7, 8, [("submit", *one) for one in asked] + [("step",)] * 60)
-    came = [number for fed in gave[len(asked) :] for number, _, new in fed if new]
-    assert [came.count(number) for number in range(len(asked))] == [letters for _, letters in asked]
-
-
-def nobody_ever_pauses(play: Play) -> None:
-    """A row that has begun to write gets a letter in every step."""
-    for limits, asked in [
-        ((2, 5, 8), [("wolf", 11), ("hen ", 12)]),
-        ((3, 20, 6), [("wolf", 9)] + [("hare and hound", 1)] * 9),
-    ]:
-        came = [""] * len(asked)
-        for fed in play(*limits, [("submit", *one) for one in asked] + [("step",)] * 60)[len(asked) :]:
-            writing = [number for number, (_, letters) in enumerate(asked) if 0 < len(came[number]) < letters]
-            for number, _, new in fed:
-                came[number] += new
-            assert all(any(number == one and new for one, _, new in fed) for number in writing)
-        assert came == [(prompt * letters)[:letters] for prompt, letters in asked]
-    assert play(1, 1, 8, [("submit", "wolf", 1)]) == [None]
-
-
-WRONG = (
-    Wrong(one_at_a_time, "GeeeekExplorer/nano-vllm#208: alone everything was right"),
-    Wrong(everybody_is_answered, "GeeeekExplorer/nano-vllm#163: of the right length, and another request's"),
-    Wrong(nobody_ever_pauses, "an author's own slip: who is preempted pauses, and may"),
-    Wrong.patch(
-        "sooner-or-later", "Whoever is answered at last has not been starved.", "                assert late < 2\n", "",
-        "sgl-project/sglang#32549: all were answered in the end, at one decode step in about 24 seconds",
-    ),
-    Wrong.patch(
-        "budget-unchecked", "What a step is fed is the queue's own business.",
-        "                assert sum(letters for _, letters, _ in gave) <= budget\n", "",
-        "Agrawal et al. 2023 (SARATHI): a whole prompt in one step stalls all who write",
-    ),
-    Wrong.patch(
-        "takes-everything", "A queue that takes every request is a good one.",
-        '"2 5 8 wolf:11|hens:12|wolves:15"', '"2 5 8 wolf:11|hens:12"',
-        "vllm-project/vllm#39734: what fits the context and not the pool was taken, and all behind it waited",
-    ),
-    Wrong.patch(
-        "short-letters", "A few letters show it as well as many.", "wolf:11|hens:12", "wolf:4|hens:4",
-        "vllm-project/vllm-gaudi#524: only rows that were preempted late, and wrote on for long",
-    ),
-    Wrong.patch(
-        "different-prompts", "Requests that differ show more than equal ones.",
-        "wolf_hare_:10|wolf_hare_:10", "wolf_hare_:10|hare_wolf_:10",
-        "GeeeekExplorer/nano-vllm#209: two requests of one batch with the same beginning",
-    ),
-    Wrong.patch(
-        "small-letters", "What a text begins with does not matter to a block in its middle.",
-        "Wolfhares:10 haresheep:10 owls_and_ox:9 Wolfhares:10", "wolfhares:10 haresheep:10 owls_and_ox:9 wolfhares:10",
-        "NVIDIA/Megatron-LM#4158: blocks that were told apart by less than all that stands before their end",
-    ),
-    Wrong.patch(
-        "nobody-leaves", "A request that is cancelled is over, so there is nothing to see.", "hounds:4 - - cancel",
-        "hounds:4 - -", "written for the exercise: the clients of a test do not hang up",
-    ),
-    Wrong.patch(
-        "two-letters-at-least", "A request for a single letter is no case of its own.",
-        "hare_and_dog:1 hare_and_dog:1 hare_and_cat:1 hare_and_fox:1",
-        "hare_and_dog:2 hare_and_dog:2 hare_and_cat:2 hare_and_fox:2",
-        "sgl-project/sglang#10871: what ended in the step that read its prompt kept its place in the batch",
-    ),
-)  # fmt: skip
 
 
 def story_by_story(play: Play) -> None:  # noqa: PLR0912
@@ -137,57 +53,6 @@ def story_by_story(play: Play) -> None:  # noqa: PLR0912
     assert not complaints, complaints[:3]
 
 
-def random_days(play: Play) -> None:  # noqa: PLR0912
-    """Days at random, of words that begin alike; whoever asks for too much has to be refused."""
-    import random
-
-    draw = random.Random(5)
-    for _ in range(12):
-        rows, blocks, budget = draw.randint(1, 3), draw.randint(5, 8), draw.randint(5, 20)
-        events: list[Any] = []
-        asked, leaving = 0, -1
-        for _ in range(40):
-            for _ in range(draw.choice([0, 0, 1, 1, 2])):
-                words = [
-                    draw.choice(["Wolf", "wolf", "hare", "owls"]),
-                    *draw.choices(["hare", "wolf"], k=draw.randint(0, 4)),
-                ]
-                prompt, letters = "".join(words) + draw.choice(["", "s"]), draw.choice([1, 1, 5, 9, 16])
-                events.append(("submit", prompt, letters))
-                if len(prompt) + letters <= 4 * blocks:
-                    leaving = asked if letters > 4 and draw.random() < 0.1 else leaving
-                    asked += 1
-            events.append(("step",))
-            if leaving >= 0 and draw.random() < 0.8:
-                events.append(("cancel", leaving))
-                leaving = -1
-            elif leaving >= 0:
-                leaving = -1
-        left: dict[int, str] = {}
-        idle = 0
-        for (kind, *given), gave in zip(
-            events + [("step",)] * 400, play(rows, blocks, budget, events + [("step",)] * 400), strict=True
-        ):
-            if kind == "submit":
-                prompt, letters = given
-                assert (gave is not None) == (len(prompt) + letters <= 4 * blocks)
-                if gave is not None:
-                    left[gave] = ((prompt.upper() if prompt[0].isupper() else prompt) * letters)[:letters]
-            elif kind == "cancel":
-                left.pop(given[0])
-            else:
-                first = min(left, default=-1)
-                idle = 0 if first < 0 or any(number == first for number, _, _ in gave) else idle + 1
-                assert idle < 2
-                assert sum(letters for _, letters, _ in gave) <= budget
-                for number, _, new in gave:
-                    assert left[number].startswith(new)
-                    left[number] = left[number][len(new) :]
-                    if not left[number]:
-                        left.pop(number)
-        assert not left
-
-
 def log_first(play: Play) -> None:
     """Requests as lines of a table; letters and steps of each are judged one after the other."""
     days = [
@@ -222,7 +87,7 @@ def log_first(play: Play) -> None:
     assert play(1, 2, 16, [("submit", "owls", 4), ("submit", "owls", 5)]) == [0, None]
 
 
-RIGHT = (Right(story_by_story), Right(random_days), Right(log_first))
+RIGHT = (Right(story_by_story), Right(log_first))
 
 
 def check_live_queue(

@@ -102,8 +102,8 @@ EXERCISE = Spec(
     reference=next_step,
     task=(
         "A long prompt in one step makes all others wait, so a step is given a budget, and prompts are read in as\n"
-        "many steps as it takes. Say what the next step brings: which tokens, where each of them stands in its text,\n"
-        "where the rows' parts lie in the step, and after which tokens a new one is to be chosen."
+        "many steps as it takes. Say what the next step brings: which tokens, where each of them is in its text,\n"
+        "where the rows' parts are in the step, and after which tokens a new one is chosen."
     ),
     invariants=(
         "the steps of a text, one after the other, bring each of its tokens once, in order",

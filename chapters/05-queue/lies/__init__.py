@@ -1,1 +1,1 @@
-"""Queues that starved: right and wrong ones, which ../queues-that-starved.md shows. `loading.lies` imports them."""
+"""Queues that starved: right and wrong ones, which ../queues-that-starved.md shows."""

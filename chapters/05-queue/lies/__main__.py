@@ -5,29 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from loading import lies
-
-catalogue, toy = lies("catalogue"), lies("toy")
-
-
-def main(names: list[str]) -> int:
-    """Print the scenes of these lies, all of them where none is named. 1 where both sides tell the same; 2: unknown."""
-    if unknown := [name for name in names if name not in catalogue.LIES]:
-        print(f"{Path(sys.argv[0]).name}: {unknown[0]!r} is none of {', '.join(catalogue.LIES)}", file=sys.stderr)
-        return 2
-    same = []
-    for name in names or catalogue.LIES:
-        lie = catalogue.LIES[name]
-        right, wrong = lie.scene(toy.Queue), lie.scene(lie.wrong)
-        print(f"{name}  {', '.join(lie.threads)}")
-        for side, lines in (("right", right), ("wrong", wrong)):
-            for line in lines:
-                print(f"  {side:7}{line}")
-        if right == wrong:
-            same.append(name)
-            print("  UNEXPECTED: both tell the same")
-    return 1 if same else 0
-
+from nanobook.lies import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(Path(__file__).resolve().parent, sys.argv[1:]))

@@ -19,6 +19,15 @@ class Lie:
     wrong: type[Queue]
     scene: Callable[[Make], list[str]]
 
+    def sides(self) -> tuple[list[str], list[str], list[str]]:
+        right = self.scene(Queue)
+        return right, right, self.scene(self.wrong)
+
+    def lines(self) -> list[str]:
+        """Requests by the order in which they came."""
+        told = {"right queue": self.scene(Queue), "wrong queue": self.scene(self.wrong)}
+        return [f"{side if at == 0 else '':13}{line}" for side in told for at, line in enumerate(told[side])]
+
 
 def told(queue: Queue, steps: int, arrivals: Callable[[int], None] = lambda step: None) -> list[str]:
     """What each request's steps gave: its letter, "-" for a step that fed it and gave none, "." for none at all."""

@@ -66,7 +66,7 @@ EXERCISE = Spec(
         "check tries all orders, the short ones first. It shows the order in which your programs lose."
     ),
     invariants=(
-        "who has seen the flag sees all of the data that it stands for",
+        "a program that has seen the flag sees all of the data that it stands for",
         "what was in memory before the launch is never taken for data",
         "no value is special: data may be 0, and may be what they were before",
     ),

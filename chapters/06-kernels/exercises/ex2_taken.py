@@ -73,12 +73,12 @@ EXERCISE = Spec(
     reference=relay,
     task=(
         "One program sends message after message through the same few words; all others read each message once. A\n"
-        "flag says that a message is there. Somebody must also say that it may be overwritten."
+        "flag says that a message is there. Another word must say that it may be overwritten."
     ),
     invariants=(
         "no word of a message is overwritten before all receivers have read it",
         "each receiver has each message once, and in their order",
-        "whoever is slow, nobody waits forever",
+        "no program waits for ever, whichever one is slow",
     ),
     lines=16,
     example=lambda: call(2, [[5], [6]], [9]),

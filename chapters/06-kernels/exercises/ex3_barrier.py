@@ -84,9 +84,9 @@ EXERCISE = Spec(
         "The same two words serve all phases of all launches: a graph replays the kernel, and no host sets them back."
     ),
     invariants=(
-        "nobody goes on before all have come, and all go on",
-        "who is fast may come to the next barrier while others still leave this one",
-        "after a launch the barrier is fit for the next one, and for any number of them",
+        "no program continues before all have arrived, and then all continue",
+        "a fast program may reach the next barrier while others are still leaving this one",
+        "after a launch the barrier is ready for the next one, and for any number of launches",
     ),
     lines=15,
     example=lambda: call([[1, 2], [3, 4]], 2, 0),

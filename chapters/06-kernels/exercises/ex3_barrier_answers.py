@@ -1,142 +1,14 @@
-"""Exercise 6.3: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 6.3: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
-
-
-def last_clears_at_once(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> Program:
-    """All wait until the counter is full, and the last one sets it back for the next barrier."""
-    number = start
-    for words in data:
-        yield "store", words[me], number
-        yield ("fence",)
-        if (yield "add", arrived, 1) == count - 1:
-            yield "store", arrived, 0
-            yield ("fence",)
-        else:
-            yield "wait", arrived, lambda held: held == count
-        number = 0
-        for word in words:
-            number += yield "load", word
-    return number % 2**32
-
-
-def full_again(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> Program:
-    """The counter goes on, and whenever it is a multiple of the programs all of them have come."""
-    number = start
-    for words in data:
-        yield "store", words[me], number
-        yield ("fence",)
-        yield "add", arrived, 1
-        yield "wait", arrived, lambda held: held % count == 0
-        number = 0
-        for word in words:
-            number += yield "load", word
-    return number % 2**32
-
-
-def once_full(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> Program:
-    """All have come when the counter has come to their number."""
-    number = start
-    for words in data:
-        yield "store", words[me], number
-        yield ("fence",)
-        yield "add", arrived, 1
-        yield "wait", arrived, lambda held: held >= count
-        number = 0
-        for word in words:
-            number += yield "load", word
-    return number % 2**32
-
-
-def counts_phases(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> Program:
-    """In phase n the counter has come to n times as many, and it begins at 0."""
-    number = start
-    for phase, words in enumerate(data, 1):
-        yield "store", words[me], number
-        yield ("fence",)
-        yield "add", arrived, 1
-        yield "wait", arrived, lambda held: held >= phase * count
-        number = 0
-        for word in words:
-            number += yield "load", word
-    return number % 2**32
-
-
-def flips_with_phase(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> Program:
-    """The turn is 1 behind the first barrier, 0 behind the second one, and so on."""
-    number = start
-    for phase, words in enumerate(data):
-        yield "store", words[me], number
-        yield ("fence",)
-        if (yield "add", arrived, 1) == count - 1:
-            yield "store", arrived, 0
-            yield ("fence",)
-            yield "store", turn, 1 - phase % 2
-        else:
-            yield "wait", turn, lambda held: held == 1 - phase % 2
-        number = 0
-        for word in words:
-            number += yield "load", word
-    return number % 2**32
-
-
-LOOK = 'before = yield "load", turn\n'
-WRONG = (
-    Wrong(
-        last_clears_at_once,
-        "NVIDIA/Fuser#2081: the last block sets the word back, and hides the change that all others look for",
-    ),
-    Wrong(full_again, "NVIDIA/cuml#458: a block comes to the next barrier while others have not left this one"),
-    Wrong(once_full, "hw-native-sys/pypto#1829: a fixed threshold is met for ever behind the first barrier"),
-    Wrong(counts_phases, "ROCm/aiter#4494: a counter that is zero at the first launch, and not at a replay"),
-    Wrong(
-        flips_with_phase,
-        "bespoke-silicon-group/bsg_manycore#743: behind an odd number of barriers the second launch hangs",
-    ),
-    Wrong.patch(
-        "clears-behind-turn", "The counter is set back when all have been let go.",
-        'yield "store", arrived, 0\n            yield ("fence",)\n            yield "store", turn, before + 1\n',
-        'yield "store", turn, before + 1\n            yield ("fence",)\n            yield "store", arrived, 0\n',
-        "apache/tvm#16797: counters were cleared when a quick peer might already have come",
-    ),
-    Wrong.patch(
-        "clears-without-fence", "What is stored first arrives first, the counter too.",
-        'yield "store", arrived, 0\n            yield ("fence",)\n', 'yield "store", arrived, 0\n',
-        "ROCm/tritonBLAS#61: a lock set to zero with no fence, so that it is not zero when it is looked at",
-    ),
-    Wrong.patch(
-        "looks-too-late", "A program looks at the turn when it begins to wait.",
-        LOOK + '        if (yield "add", arrived, 1) == count - 1:\n',
-        'last = (yield "add", arrived, 1) == count - 1\n        ' + LOOK + "        if last:\n",
-        "NVIDIA/cuml#458: by then another program may have let all go, and it waits for the barrier after it",
-    ),
-    Wrong.patch(
-        "turn-is-larger", "Turns grow.", "held != before", "held > before",
-        "an author's own slip: behind the largest number comes 0",
-    ),
-    Wrong.patch(
-        "turn-by-one", "The turn that comes is one more than this one.", "held != before", "held == before + 1",
-        "an author's own slip: no word of 32 bits holds 2^32", unnamed="turn-is-larger",
-    ),
-    Wrong.patch(
-        "no-fence", "Who has counted itself in has stored its number.",
-        'yield "store", words[me], number\n        yield ("fence",)\n', 'yield "store", words[me], number\n',
-        "triton-lang/triton#4504: one warp gave the lock free while another was still inside",
-    ),
-    Wrong.patch(
-        "nobody-clears", "The counter counts on, and the last one is known by what it saw.",
-        'yield "store", arrived, 0\n', "pass\n",
-        "Dao-AILab/flash-attention#1839: counters that did not begin at zero, and a kernel that waited for ever",
-    ),
-)  # fmt: skip
 
 
 def top_bit(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> Program:
@@ -153,28 +25,6 @@ def top_bit(me: int, count: int, start: int, data: list[list[str]], arrived: str
             found.append((yield "load", word))
         value = sum(found) & 2**32 - 1
     return value % 2**32
-
-
-def first_one_leads(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> Program:
-    """Program 0 waits for all others, sets the counter back and gives the turn."""
-    mine = start
-    for words in data:
-        yield "store", words[me], mine
-        yield ("fence",)
-        now = yield "load", turn
-        if me == 0:
-            yield "wait", arrived, lambda held: held >= count - 1
-            yield "store", arrived, 0
-            yield ("fence",)
-            yield "store", turn, (now + 1) % 2**32
-        else:
-            yield "add", arrived, 1
-            while (yield "load", turn) == now:
-                pass
-        mine = 0
-        for at in range(count):
-            mine = (mine + (yield "load", words[at])) % 2**32
-    return mine % 2**32
 
 
 def turn_by_addition(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> Program:
@@ -196,7 +46,7 @@ def turn_by_addition(me: int, count: int, start: int, data: list[list[str]], arr
     return total
 
 
-RIGHT = (Right(top_bit), Right(first_one_leads), Right(turn_by_addition))
+RIGHT = (Right(top_bit), Right(turn_by_addition))
 EQUIVALENT = {
     "yield ('store', turn, before + 2)": "any other number will do",
     "yield ('store', turn, before - 1)": "any other number will do",

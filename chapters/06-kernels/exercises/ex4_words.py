@@ -85,13 +85,14 @@ EXERCISE = Spec(
     title="The word that was checked",
     reference=exchange,
     task=(
-        "Write the exchange of the one-kernel step: no barrier and no fence, each value stands in one word with the\n"
-        "number of its round. Who needs a value waits for that word, and takes the value out of what it has checked."
+        "Write the exchange of the one-kernel step: no barrier and no fence, and each value is in one word with\n"
+        "the number of its round. A program that needs a value waits for that word, and takes the value from the very\n"
+        "word that it checked."
     ),
     invariants=(
-        "each value comes out of the very reading whose stamp was right",
+        "each value comes from the very load whose stamp was right",
         "a program may be a round ahead of another, and no further",
-        "negative values, and stamps that wrap to 0, change nothing of this",
+        "negative values, and stamps that wrap to 0, make no difference",
     ),
     lines=14,
     example=lambda: call([[[[5]], [[-6]]]], 8, 0),

@@ -1,110 +1,15 @@
-"""Exercise 6.4: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 6.4: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
 Slots = list[list[list[str]]]
-HELD = 'held = yield "wait", word, lambda held: held >> 32 == number\n'
-
-
-def second_reading(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> Program:
-    """A word that was checked may be read again when its value is needed: behind the next round's stores."""
-    heard: list[list[list[int]]] = []
-    for at in range(len(rounds) + 1):
-        if at < len(rounds):
-            for word, value in zip(slots[at % 2][me], rounds[at], strict=True):
-                yield "store", word, (stamp + at) % 2**32 << 32 | value % 2**32
-        if at:
-            lines = []
-            for theirs in slots[(at - 1) % 2]:
-                values = []
-                for word in theirs:
-                    held = yield "load", word
-                    values.append((held + 2**31) % 2**32 - 2**31)
-                lines.append(values)
-            heard.append(lines)
-        for theirs in slots[at % 2] if at < len(rounds) else []:
-            for word in theirs:
-                yield "wait", word, lambda held: held >> 32 == (stamp + at) % 2**32
-    return heard
-
-
-def all_then_some(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> Program:
-    """All words are read at once, and those that are not there yet are waited for."""
-    heard: list[list[list[int]]] = []
-    for at, mine in enumerate(rounds):
-        number, words = (stamp + at) % 2**32, slots[at % 2]
-        for word, value in zip(words[me], mine, strict=True):
-            yield "store", word, number << 32 | value % 2**32
-        heard.append([])
-        for theirs in words:
-            values = []
-            for word in theirs:
-                held = yield "load", word
-                values.append((held + 2**31) % 2**32 - 2**31)
-            for word in theirs:
-                yield "wait", word, lambda held: held >> 32 == number
-            heard[-1].append(values)
-    return heard
-
-
-WRONG = (
-    Wrong.patch(
-        "first-word-for-all", "Words that are stored together arrive together, and the first one stands for them.",
-        HELD,
-        'yield "wait", theirs[0], lambda held: held >> 32 == number\n'
-        '                held = yield "load", word\n',
-        "NVIDIA/nccl#2053: two halves of 128 bytes that became visible apart, and one flag for both",
-    ),
-    Wrong.patch(
-        "last-word-for-all", "What is stored last arrives last, so that the last word stands for all.",
-        HELD,
-        'yield "wait", theirs[-1], lambda held: held >> 32 == number\n'
-        '                held = yield "load", word\n',
-        "NVIDIA/nccl#786: a protocol that needs stores to arrive in ascending order, which is fragile",
-    ),
-    Wrong(all_then_some, "triton-lang/triton#10924: one load, and one thread reads what another has yet to write"),
-    Wrong(second_reading, "triton-lang/triton#11459: copies of one load that raced with later stores"),
-    Wrong.patch(
-        "one-slot", "A word that has been read may be written again.", "slots[at % 2]", "slots[0]",
-        "lightseekorg/tokenspeed#1356: one slot, overwritten by a quick rank while a slow one still read it",
-    ),
-    Wrong.patch(
-        "sign-in-stamp", "A value fits into the lower half.", "value % 2**32", "value",
-        "an author's own slip: a negative number has ones in its upper half",
-    ),
-    Wrong.patch(
-        "unsigned", "The lower half is the value.", "(held + 2**31) % 2**32 - 2**31", "held % 2**32",
-        "an author's own slip: -1 comes out as 4,294,967,295",
-    ),
-    Wrong.patch(
-        "stamp-at-least", "Stamps grow.", "held >> 32 == number", "held >> 32 >= number",
-        "NVIDIA/nccl#926: flags of 32 bits roll over, and buffers are cleaned ahead of it",
-    ),
-    Wrong.patch(
-        "stamp-does-not-wrap", "Behind the last stamp comes the next number.", "(stamp + at) % 2**32", "stamp + at",
-        "an author's own slip: the word has no room for it, and the condition waits for ever",
-    ),
-    Wrong.patch(
-        "numbers-begin-anew", "Rounds are numbered within a launch.", "(stamp + at) % 2**32", "at + 1",
-        "NVIDIA/nccl#2306: values without a generation, so that an old one looks like a fresh one",
-    ),
-    Wrong.patch(
-        "any-word", "A word that is not 0 has been written.", "held >> 32 == number", "held != 0",
-        "hw-native-sys/simpler#972: signals that were never set to zero, and a wait for at least 1",
-    ),
-    Wrong.patch(
-        "lower-half-checked", "The stamp stands in the half that is read first.", "held >> 32 == number",
-        "held % 2**32 == number",
-        "an author's own slip: it waits for a value that looks like the stamp",
-    ),
-)  # fmt: skip
 
 
 def by_polls(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> Program:
@@ -146,23 +51,7 @@ def own_kept(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> Prog
     return result
 
 
-def with_fences(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> Program:
-    """A fence behind each round's stores, which costs time and is not needed."""
-    heard = []
-    for at in range(len(rounds)):
-        for place, value in enumerate(rounds[at]):
-            yield "store", slots[at % 2][me][place], ((stamp + at) % 2**32) * 2**32 | (value + 2**32) % 2**32
-        yield ("fence",)
-        said = [[0] * len(rounds[at]) for _ in slots[0]]
-        for other in range(len(said)):
-            for place in range(len(said[other])):
-                held = yield "wait", slots[at % 2][other][place], lambda held: held >> 32 == (stamp + at) % 2**32
-                said[other][place] = held % 2**32 - (held % 2**32 >> 31) * 2**32
-        heard.append(said)
-    return heard
-
-
-RIGHT = (Right(by_polls), Right(own_kept), Right(with_fences))
+RIGHT = (Right(by_polls), Right(own_kept))
 EQUIVALENT = {
     "for word, value in zip(words[me], mine, strict=False):": "they are equally long",
     "values.append((held - 2 ** 31) % 2 ** 32 - 2 ** 31)": "2^31 more or less is the same modulo 2^32",

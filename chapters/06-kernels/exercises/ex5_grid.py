@@ -113,13 +113,13 @@ EXERCISE = Spec(
     title="A grid that fits, and a wait that ends",
     reference=launch,
     task=(
-        "Write a launch whose programs wait for each other. It must not have more of them than the device runs at\n"
-        "once, whatever there is to do; a program without work must still be counted; and where somebody never comes,\n"
-        "as fewer run at once than the device said, the launch must end and say so."
+        "Write a launch whose programs wait for each other. It must not have more programs than the device runs at\n"
+        "once, however much work there is. A program without work must still be counted. If one never arrives,\n"
+        "because fewer run at once than the device said, the launch must end and say so."
     ),
     invariants=(
         "no program waits for one that can only begin when it has ended",
-        "each program arrives once, whether it has one tile, many, or empty ones alone",
+        "each program arrives once, whether it has one tile, many, or only empty ones",
         "whatever happens, the launch ends; and if it failed, a word says so",
     ),
     lines=22,

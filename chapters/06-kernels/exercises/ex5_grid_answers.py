@@ -1,100 +1,14 @@
-"""Exercise 6.5: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 6.5: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
-GRID = "grid = min(len(tiles), resident)"
-REFUSES = "if tiles and resident < 1:"
-LEFT = """left = polls
-        while left and (yield "load", arrived) != grid:
-            left -= 1
-"""
-VAIN = """if not left:
-            yield "store", failed, 1
-            return None
-"""
-ADD = 'yield "add", arrived, 1\n'
-LOOP = """for at in range(me, len(tiles), grid):
-            if tiles[at]:
-                yield "store", out[at], tiles[at] ** 2
-"""
-WRONG = (
-    Wrong.patch(
-        "one-for-each-tile", "There is a program for each tile.", GRID, "grid = len(tiles)",
-        "NVIDIA/cub#369: a grid barrier among 128 blocks, of which 56 run at once",
-    ),
-    Wrong.patch(
-        "too-many-are-refused", "A launch with more tiles than places cannot be.", REFUSES,
-        "if len(tiles) > resident:",
-        "cupy/cupy#3894: a grid that exceeds the limit is an error where it cannot be reduced; tiles can be dealt out",
-    ),
-    Wrong.patch(
-        "as-many-as-fit", "The grid is as large as the device allows.", GRID, "grid = resident",
-        "an author's own slip: programs without a tile, which all others wait for",
-    ),
-    Wrong.patch(
-        "waits-for-tiles", "All is done when each tile has arrived.", '(yield "load", arrived) != grid',
-        '(yield "load", arrived) != len(tiles)',
-        "an author's own slip: programs arrive, and tiles do not",
-    ),
-    Wrong.patch(
-        "waits-for-ever", "A barrier among programs that fit always ends.", LEFT,
-        'left = 1\n        yield "wait", arrived, lambda held: held == grid\n',
-        "NVIDIA/cutlass#1938: nothing promises that as many blocks run as the device has places for",
-    ),
-    Wrong.patch(
-        "empty-one-leaves", "A program with nothing to do may end.", LOOP,
-        'if not any(tiles[me::grid]):\n            return sum(tile * tile for tile in tiles)\n        ' + LOOP,
-        "pytorch/pytorch#136007: an early exit ahead of a barrier, behind which the others wait",
-    ),
-    Wrong.patch(
-        "tiles-arrive", "Each tile arrives when it is done.", LOOP + '        yield ("fence",)\n        ' + ADD,
-        LOOP + '                yield ("fence",)\n                ' + ADD,
-        "vllm-project/vllm#26026: a program that came round arrived at the same barrier once more",
-    ),
-    Wrong.patch(
-        "empty-one-arrives-twice", "An empty tile arrives at once, since nothing is to be done.",
-        'yield "store", out[at], tiles[at] ** 2\n',
-        'yield "store", out[at], tiles[at] ** 2\n            else:\n                yield "add", arrived, 1\n',
-        "Dao-AILab/flash-attention#2258: empty tiles arrived at barriers where nobody waited for them",
-    ),
-    Wrong.patch(
-        "rest-is-lost", "Each program has as many tiles as the others.", "range(me, len(tiles), grid)",
-        "range(me * (len(tiles) // grid), (me + 1) * (len(tiles) // grid))",
-        "tile-ai/tilelang#2010: a length divided by the splits, rounded down, and its rest in no split",
-    ),
-    Wrong.patch(
-        "no-fence", "Who has arrived has stored.", 'yield ("fence",)\n', "pass\n",
-        "ROCm/triton#745: the lock was signalled while part of the stores had not begun",
-    ),
-    Wrong.patch(
-        "fails-silently", "Whoever returns None has said enough.", 'yield "store", failed, 1\n            return None',
-        "return None",
-        "an author's own slip: what programs return is nobody's, and the host looks at the word",
-    ),
-    Wrong.patch(
-        "goes-on-in-vain", "When the polls are used up, what is there must do.",
-        'yield "store", failed, 1\n            return None', 'yield "store", failed, 1',
-        "an author's own slip: half of the tiles, and an error word that somebody may look at",
-    ),
-    Wrong.patch(
-        "no-place-is-one", "One program always fits.",
-        REFUSES + '\n        raise ValueError("no program fits")\n    ' + GRID,
-        "grid = min(len(tiles), max(1, resident))",
-        "ROCm/rocm-systems#7105: a warning is printed, and the launch goes on",
-    ),
-    Wrong.patch(
-        "empty-ones-count", "An empty tile's word is 0.", "            if tiles[at]:\n                total +=",
-        "            if True:\n                total +=",
-        "ROCm/aiter#4420: a split without tokens is trusted like all others",
-    ),
-)  # fmt: skip
 
 
 def in_lines(tiles: list[int], resident: int, out: list[str], arrived: str, failed: str, polls: int) -> list[Program]:
@@ -154,38 +68,7 @@ def taken_from_a_list(
     return [one(work[me::grid]) for me in range(grid)]
 
 
-def half_the_polls(
-    tiles: list[int], resident: int, out: list[str], arrived: str, failed: str, polls: int
-) -> list[Program]:
-    """It gives up a little earlier, and reads the words of its own tiles too."""
-    if resident == 0 and tiles != []:
-        raise ValueError("0 programs")
-    programs: list[Program] = []
-    count = min([resident, len(tiles)])
-
-    def body(me: int) -> Program:
-        for at, tile in enumerate(tiles):
-            if at % count == me and tile:
-                yield "store", out[at], tile * tile
-        yield ("fence",)
-        yield "add", arrived, 1
-        left = polls - 1
-        while left > 0:
-            left -= 1
-            if (yield "load", arrived) >= count:
-                total = 0
-                for at, tile in enumerate(tiles):
-                    total += (yield "load", out[at]) if tile else 0
-                return total
-        yield "store", failed, 1
-        yield ("fence",)
-        return None
-
-    programs += map(body, range(count))
-    return programs
-
-
-RIGHT = (Right(in_lines), Right(taken_from_a_list), Right(half_the_polls))
+RIGHT = (Right(in_lines), Right(taken_from_a_list))
 EQUIVALENT = {"grid = min(resident, len(tiles))": "the smaller of two, in any order"}
 
 

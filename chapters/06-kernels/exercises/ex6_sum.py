@@ -75,8 +75,8 @@ EXERCISE = Spec(
     title="A sum without an order",
     reference=add_up,
     task=(
-        "Programs add their parts of a product to one word, in whatever order they come: this is how the kernel of\n"
-        "the chapter adds up a projection. Floats would round otherwise in each order. Whole numbers do not, and the\n"
+        "Programs add their parts of a product to one word, in whatever order they come: this is how the lab's\n"
+        "kernel adds up a projection. Floats would round otherwise in each order. Whole numbers do not, and the\n"
         "upper bits of the same word can count who has come."
     ),
     invariants=(

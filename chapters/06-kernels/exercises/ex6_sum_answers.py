@@ -1,118 +1,14 @@
-"""Exercise 6.6: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 6.6: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
-
-
-def read_add_write(count: int, words: list[str], values: list[float]) -> Program:
-    """A sum is what it was, and the own value added."""
-    for word, value in zip(words, values, strict=True):
-        held = min(max(-(2.0**17), value), 2.0**17)
-        before = yield "load", word
-        yield "store", word, before + (1 << 56) + int(held * 2**30)
-    sums = []
-    for word in words:
-        full = yield "wait", word, lambda held: (held + 2**55) % 2**64 >> 56 == count
-        sums.append(((full + 2**55) % 2**56 - 2**55) / 2**30)
-    return sums
-
-
-def counted_first(count: int, words: list[str], values: list[float]) -> Program:
-    """A program counts itself in, and adds its value."""
-    for word, value in zip(words, values, strict=True):
-        held = min(max(-(2.0**17), value), 2.0**17)
-        yield "add", word, 1 << 56
-        yield "add", word, int(held * 2**30)
-    sums = []
-    for word in words:
-        full = yield "wait", word, lambda held: (held + 2**55) % 2**64 >> 56 == count
-        sums.append(((full + 2**55) % 2**56 - 2**55) / 2**30)
-    return sums
-
-
-def last_word_for_all(count: int, words: list[str], values: list[float]) -> Program:
-    """Whoever has added to the last word has added to all of them."""
-    for word, value in zip(words[::-1], values[::-1], strict=True):
-        held = min(max(-(2.0**17), value), 2.0**17)
-        yield "add", word, (1 << 56) + int(held * 2**30)
-    for word in words[-1:]:
-        yield "wait", word, lambda held: (held + 2**55) % 2**64 >> 56 == count
-    sums = []
-    for word in words:
-        full = yield "load", word
-        sums.append(((full + 2**55) % 2**56 - 2**55) / 2**30)
-    return sums
-
-
-def rounded_to_bf16(count: int, words: list[str], values: list[float]) -> Program:
-    """A summand has as many bits as what comes out has."""
-    from torch import tensor
-
-    for word, value in zip(words, values, strict=True):
-        held = min(max(-(2.0**17), value), 2.0**17)
-        yield "add", word, (1 << 56) + int(float(tensor(held).bfloat16()) * 2**30)
-    sums = []
-    for word in words:
-        full = yield "wait", word, lambda held: (held + 2**55) % 2**64 >> 56 == count
-        sums.append(((full + 2**55) % 2**56 - 2**55) / 2**30)
-    return sums
-
-
-HELD = "held = min(max(-(2.0**17), value), 2.0**17)"
-READY = "(held + 2**55) % 2**64 >> 56 == count"
-LOW = "((full + 2**55) % 2**56 - 2**55)"
-WRONG = (
-    Wrong(read_add_write, "an author's own slip: two programs read the same sum, and one summand is lost"),
-    Wrong(counted_first, "ROCm/triton#745: others were told that a part was there while its stores had not begun"),
-    Wrong(last_word_for_all, "NVIDIA/nccl#2053: one flag for two halves that became visible apart"),
-    Wrong(rounded_to_bf16, "ROCm/aiter#4622: partial sums were rounded to bf16 ahead of the sum"),
-    Wrong.patch(
-        "not-ready", "What is there after the own addition is the sum.", READY, "True",
-        "an author's own slip: it is right for the program that comes last",
-    ),
-    Wrong.patch(
-        "borrowed-count", "The upper bits are the count.", READY, "held >> 56 == count",
-        "an author's own slip: a negative sum borrows from it, and all wait for one more",
-    ),
-    Wrong.patch(
-        "signed-count", "A word is a signed number.", READY,
-        "(held + 2**55 + 2**63) % 2**64 - 2**63 >> 56 == count",
-        "an author's own slip: with 128 programs the count is negative", unnamed="borrowed-count",
-    ),
-    Wrong.patch(
-        "no-sign", "The lower 56 bits are the sum.", LOW, "full % 2**56",
-        "an author's own slip: a sum below 0 comes out near 2^26",
-    ),
-    Wrong.patch(
-        "no-range", "Values of a network are small.", HELD, "held = value if value == value else -(2.0**17)",
-        "an author's own slip: infinity has no number of units, and a large one runs over into the count",
-    ),
-    Wrong.patch(
-        "nan-is-nothing", "A NaN adds nothing.", HELD,
-        "held = min(max(-(2.0**17), value), 2.0**17) if value == value else 0.0",
-        "warpfront/hipfire#574: a NaN that nobody sees; what the kernel makes of it must show in the sum",
-    ),
-    Wrong.patch(
-        "nan-passes", "max and min keep a number within its range.", HELD,
-        "held = max(min(value, 2.0**17), -(2.0**17))",
-        "ROCm/aiter#4420: one NaN among the parts, and all of what was joined is NaN",
-    ),
-    Wrong.patch(
-        "rounds", "A number of units is the nearest one.", "int(held * 2**30)", "round(held * 2**30)",
-        "an author's own slip: it rounds better, and has other bits than the kernel",
-    ),
-    Wrong.patch(
-        "floors", "Cut off is rounded down.", "int(held * 2**30)", "(held * 2**30).__floor__()",
-        "an author's own slip: below 0 that is away from 0",
-    ),
-)  # fmt: skip
 
 
 def by_shifts(count: int, words: list[str], values: list[float]) -> Program:
@@ -135,22 +31,6 @@ def by_shifts(count: int, words: list[str], values: list[float]) -> Program:
     return out
 
 
-def from_what_it_saw(count: int, words: list[str], values: list[float]) -> Program:
-    """The last one to add has the sum already; the others wait."""
-    out: list[float] = []
-    full = {}
-    for word, value in zip(words, values, strict=True):
-        inside = value if -131072 <= value <= 131072 else 131072.0 if value > 0 else -131072.0
-        mine = 2**56 + int(inside * 2.0**30)
-        full[word] = (mine + (yield "add", word, mine)) % 2**64
-    for word in words:
-        if (full[word] + 2**55) // 2**56 % 256 != count:
-            full[word] = yield "wait", word, lambda held: (held + 2**55) // 2**56 % 256 == count
-        units = full[word] % 2**56
-        out.append((units - 2**56 if units >= 2**55 else units) * 2.0**-30)
-    return out
-
-
 def one_word_after_the_other(count: int, words: list[str], values: list[float]) -> Program:
     """It waits for each sum before it adds to the next one, which costs time and no correctness."""
     import math
@@ -164,7 +44,7 @@ def one_word_after_the_other(count: int, words: list[str], values: list[float]) 
     return sums
 
 
-RIGHT = (Right(by_shifts), Right(from_what_it_saw), Right(one_word_after_the_other))
+RIGHT = (Right(by_shifts), Right(one_word_after_the_other))
 ROUND = "full = (yield ('wait', word, lambda held: (held + 2 ** 55) % "
 EQUIVALENT = {
     "for word, value in zip(words, values, strict=False):": "they are equally long",

@@ -31,11 +31,11 @@ EXERCISE = Spec(
     reference=fold,
     task=(
         "A LayerNorm in front of a product costs a wait: mean and deviation need the whole of x, and the product\n"
-        "needs both. But they are two numbers for the whole row. The chapter's kernel multiplies at once and puts the\n"
-        "two numbers in behind the product, by sums that depend only on the weights. Write that last line of it."
+        "needs both. But they are two numbers for the whole row. The lab's kernel multiplies at once and applies the\n"
+        "two numbers after the product, by sums that depend only on the weights. Write that last line of it."
     ),
     invariants=(
-        "what comes out is the product behind the LayerNorm, but for the last bits",
+        "the result is the product after LayerNorm, up to the last bits",
         "in how many pieces the product was made changes nothing",
         "a number added to all of x changes products and mean, and not the result",
     ),

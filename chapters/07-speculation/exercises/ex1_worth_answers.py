@@ -1,79 +1,13 @@
-"""Exercise 7.1: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 7.1: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 from itertools import accumulate, repeat
 from operator import mul
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Answer = tuple[list[float], float]
-
-TOKENS = "sum(share**n for n in range(count + 1))"
-MEAN = "sum(tokens) / len(tokens)"
-WRONG = (
-    Wrong.patch(
-        "bonus-forgotten", "A step gives the drafts that are kept.", "range(count + 1)", "range(1, count + 1)",
-        "an author's own slip: the token that the model chooses after the last kept draft comes free of charge",
-    ),
-    Wrong.patch(
-        "one-too-few", "A step of k drafts gives k tokens at most.", "range(count + 1)", "range(max(1, count))",
-        "vllm-project/vllm#4212, where bonus tokens were switched off: if all are right, one more comes",
-    ),
-    Wrong.patch(
-        "each-on-its-own", "Each draft is right with probability alpha.", TOKENS, "1 + share * count",
-        "the share of right drafts times their number: those after a wrong one are not kept, right or not",
-    ),
-    Wrong.patch(
-        "all-or-nothing", "A run is kept if all of it is right.", TOKENS, "1 + count * share**count",
-        "a plausible slip: a step is a vote on the whole guess",
-    ),
-    Wrong.patch(
-        "endless", "The mean run of right guesses is 1 / (1 - alpha).", TOKENS,
-        "1 / (1 - share) if share < 1 else count + 1",
-        "the mean of the geometric distribution, of the textbooks, which knows no last draft",
-    ),
-    Wrong.patch(
-        "wrong-one-counted", "The first wrong draft is kept too, and the model's own token comes after it.",
-        TOKENS, "sum(share**n for n in range(count + 1)) + (1 - share**count)",
-        "an author's own slip: the token in place of the wrong draft, counted twice",
-    ),
-    Wrong.patch(
-        "one-length-for-all", "All rows are verified as long as the longest one.", TOKENS,
-        "sum(share**n for n in range(max(drafts) + 1))",
-        "padding of drafts taken for drafts: what the short rows have in their empty columns is no guess",
-    ),
-    Wrong.patch(
-        "one-alpha-for-all", "What counts is the mean alpha.", TOKENS,
-        "sum((sum(alpha) / len(alpha)) ** n for n in range(count + 1))",
-        "an acceptance rate as servers print it, one number for all rows; powers of a mean are not the mean of powers",
-    ),
-    Wrong.patch(
-        "slowest-row", "A step gives all rows as many tokens as the row that gets the fewest.", MEAN, "min(tokens)",
-        "batched generation that cuts all rows to the shortest accepted run, so that the cache stays a rectangle",
-    ),
-    Wrong.patch(
-        "best-row", "A step is as good as its best row.", MEAN, "max(tokens)",
-        "a figure from one row, printed for a batch",
-    ),
-    Wrong.patch(
-        "all-rows-added", "Tokens of all rows count.", MEAN, "sum(tokens)",
-        "an author's own slip: plain steps give every row a token as well",
-    ),
-    Wrong.patch(
-        "time-is-free", "Verification costs nothing, since the weights are read anyway.", " * plain / verify", "",
-        "vllm-project/vllm#2607, a comment: 3.06 requests a second with drafts, 3.75 without",
-    ),
-    Wrong.patch(
-        "upside-down", "The speed is what verifying takes over what a plain step takes.", "plain / verify",
-        "verify / plain", "an author's own slip",
-    ),
-    Wrong.patch(
-        "drafts-cost-steps", "Each draft costs a plain step.", "* plain / verify",
-        "* plain / (verify + sum(drafts) * plain)",
-        "drafts of a model as large as the one that verifies: what drafting costs is not asked here",
-    ),
-)  # fmt: skip
 
 
 def by_formula(alpha: list[float], drafts: list[int], plain: float, verify: float) -> Answer:
@@ -88,17 +22,6 @@ def by_formula(alpha: list[float], drafts: list[int], plain: float, verify: floa
     return tokens, with_drafts / without
 
 
-def from_behind(alpha: list[float], drafts: list[int], plain: float, verify: float) -> Answer:
-    """Horner's scheme: the last draft first."""
-    tokens = []
-    for share, count in zip(alpha, drafts, strict=True):
-        value = 1.0
-        while count:
-            value, count = 1 + share * value, count - 1  # noqa: PLW2901
-        tokens.append(value)
-    return tokens, plain * sum(tokens) / (len(tokens) * verify)
-
-
 def by_products(alpha: list[float], drafts: list[int], plain: float, verify: float) -> Answer:
     """Running products of alpha; and the mean of what each row gains."""
     tokens = [sum(accumulate(repeat(share, count), mul, initial=1.0)) for share, count in zip(alpha, drafts)]  # noqa: B905
@@ -106,18 +29,7 @@ def by_products(alpha: list[float], drafts: list[int], plain: float, verify: flo
     return [float(mine) for mine in tokens], sum(gains) / len(gains)
 
 
-def by_outcomes(alpha: list[float], drafts: list[int], plain: float, verify: float) -> Answer:
-    """Each number of kept drafts with its probability."""
-
-    def mean(share: float, count: int) -> float:
-        chances = [share**kept * (1 - share) for kept in range(count)] + [share**count]
-        return sum((kept + 1) * chance for kept, chance in enumerate(chances))
-
-    tokens = list(map(mean, alpha, drafts))
-    return tokens, (sum(tokens) / verify) / (len(drafts) / plain)
-
-
-RIGHT = (Right(by_formula), Right(from_behind), Right(by_products), Right(by_outcomes))
+RIGHT = (Right(by_formula), Right(by_products))
 EQUIVALENT = {
     "tokens = [sum((share ** n for n in range(count + 1))) for share, count in zip(alpha, drafts, strict=False)]":
         "each row has an alpha and a number of drafts",

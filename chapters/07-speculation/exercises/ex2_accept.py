@@ -56,12 +56,12 @@ EXERCISE = Spec(
     title="Keep what the row would have chosen",
     reference=accept,
     task=(
-        "Each row brought guesses for its next places, and the model has looked at all of them in one pass. Say which\n"
-        "tokens the row goes on by. They must be those of plain decoding, sampled ones too: the guesses decide how\n"
+        "Each row has guesses for its next places, and the model has checked all of them in one pass. Say which\n"
+        "tokens the row keeps. They must be those of plain decoding, sampled ones too: the guesses decide how\n"
         "many tokens come out of this step, and never which."
     ),
     invariants=(
-        "each row goes on by 1 token at least, and by one more than it has drafts at most",
+        "each row keeps at least 1 token, and at most one more than it has drafts",
         "with other drafts the same tokens come, in other steps",
         "what other rows have guessed changes nothing",
     ),

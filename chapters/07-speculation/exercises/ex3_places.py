@@ -96,7 +96,7 @@ EXERCISE = Spec(
     ),
     invariants=(
         "a place's token does not depend on which places of the row are in the same step",
-        "what stands after a place, or in other rows, changes nothing",
+        "tokens after a place, or in other rows, change nothing",
         "if all drafts are right, these are the tokens of as many plain steps",
     ),
     lines=8,

@@ -92,7 +92,7 @@ EXERCISE = Spec(
     ),
     invariants=(
         "a row's first token stands one position after the last one of its text that was in a step and was kept",
-        "what a rejected guess has left in the cache is written over before anybody reads there",
+        "what a rejected guess has left in the cache is overwritten before anything reads it",
         "if all guesses are right, the row still has room for the token after them",
     ),
     lines=14,

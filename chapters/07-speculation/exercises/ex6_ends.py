@@ -64,7 +64,7 @@ EXERCISE = Spec(
     ),
     invariants=(
         "a run that is cut into two runs, one after the other, gives the same tokens, reason and text",
-        "nothing stands after the token that ends a row: no token and no text",
+        "nothing comes after the token that ends a row: no token and no text",
         "with a stop at one place and a limit at another, the one that comes first is the reason",
     ),
     lines=13,

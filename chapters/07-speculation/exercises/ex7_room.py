@@ -46,12 +46,12 @@ EXERCISE = Spec(
     title="Room for guesses",
     reference=draft_room,
     task=(
-        "Guesses are written to the cache before anybody knows whether they are right. Give them blocks, but none\n"
-        "that somebody was promised; and after the step let each row hold what it would hold without any guesses."
+        "Guesses are written to the cache before it is known whether they are right. Give them blocks, but none that\n"
+        "a row was promised. After the step, let each row hold what it would hold without any guesses."
     ),
     invariants=(
         "whatever is guessed, each row can still have all blocks that it was promised",
-        "guesses make no row wait: where there is no room for them, a row brings fewer, or none",
+        "guesses make no row wait: where there are no blocks for them, a row has fewer, or none",
         "after the step no block holds rejected drafts alone",
     ),
     lines=16,

@@ -1,95 +1,11 @@
-"""Exercise 7.7: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 7.7: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Rows = list[tuple[int, int]]
 Answer = tuple[list[int], list[int], list[int], int]
-
-OVER = "free + sum(-(-written // block_size) - promised for written, promised in rows)"
-DRAFTS = "min(wish, (promised + over) * block_size - written - 1)"
-BLOCKS = "-(-(written + 1 + drafts) // block_size)"
-TAKEN = "over -= max(0, blocks - promised)"
-KEPT = "-(-(written + 1 + min(drafts, count)) // block_size)"
-FREE = "free += -(-written // block_size) - kept[-1]"
-WRONG = (
-    Wrong.patch(
-        "promises-given-away", "What is free is room for anybody.", OVER, "free",
-        "an author's own slip: a guess takes the block that a row was admitted with, and the row finds none",
-    ),
-    Wrong.patch(
-        "own-promise-kept", "What a row is promised is for its text, not for guesses.", DRAFTS,
-        "max(0, min(wish, (-(-(written + 1) // block_size) + over) * block_size - written - 1))",
-        "an author's own slip: guesses are what the text will be, if they are right",
-    ),
-    Wrong.patch(
-        "all-or-nothing", "Where not all drafts fit, the row brings none.", DRAFTS,
-        "wish if wish <= (promised + over) * block_size - written - 1 else 0",
-        "drafts of a fixed length, as a step of a fixed shape likes them",
-    ),
-    Wrong.patch(
-        "bonus-has-room", "A row of k drafts may get k + 1 tokens, and needs room for all.", DRAFTS,
-        "max(0, min(wish, (promised + over) * block_size - written - 2))",
-        "an upper bound that is one too large: the token after the drafts is fed by the next step",
-    ),
-    Wrong.patch(
-        "newest-has-none", "What is written in the step is drafts.", DRAFTS,
-        "min(wish, (promised + over) * block_size - written)",
-        "an author's own slip: k + 1 tokens go in, and one draft is written where no block is",
-    ),
-    Wrong.patch(
-        "blocks-of-drafts", "Drafts have blocks of their own.", BLOCKS,
-        "-(-(written + 1) // block_size) + -(-drafts // block_size)",
-        "an author's own slip: what is left of the last block is filled first",
-    ),
-    Wrong.patch(
-        "rounded-up-twice", "n tokens take n // block_size + 1 blocks.", BLOCKS,
-        "(written + 1 + drafts) // block_size + 1", "an author's own slip: one too many where a block is full",
-    ),
-    Wrong.patch(
-        "nothing-given-back", "Blocks that were taken will be needed soon.", KEPT, "blocks",
-        "an author's own slip: the pool shrinks by what was guessed wrongly, until nobody can begin",
-    ),
-    Wrong.patch(
-        "all-given-back", "After a step the blocks of drafts are given back.", KEPT,
-        "-(-(written + 1) // block_size)",
-        "ml-explore/mlx-lm#1528 trimmed by a count of another round: what is accepted must stay",
-    ),
-    Wrong.patch(
-        "newest-given-back", "What a row has then is its text and the drafts that are kept.", KEPT,
-        "-(-(written + min(drafts, count)) // block_size)",
-        "lablup/mlxcel#994: a cache cut by too much at every rejection, never to be filled again",
-    ),
-    Wrong.patch(
-        "bonus-kept", "A row goes on by one token more than it has kept, which needs its cell.", KEPT,
-        "-(-(written + 2 + min(drafts, count)) // block_size)",
-        "openvinotoolkit/openvino.genai#4190: a length one too high, which crashed later and far away",
-    ),
-    Wrong.patch(
-        "right-but-not-brought", "Drafts that are right are kept.", "min(drafts, count)", "count",
-        "an author's own slip: those that found no room were never written",
-    ),
-    Wrong.patch(
-        "rejected-in-blocks", "As many blocks are given back as rejected drafts fill.", KEPT,
-        "blocks - (drafts - min(drafts, count)) // block_size",
-        "an author's own slip: a few rejected drafts may leave a block empty, though they would not fill one",
-    ),
-    Wrong.patch(
-        "each-for-itself", "Each row is measured by what is over.", f"        {TAKEN}\n", "",
-        "an author's own slip: three rows that were all given the last block",
-    ),
-    Wrong.patch(
-        "paid-twice", "What a row takes is gone for those after it.", TAKEN,
-        "over -= max(0, blocks - -(-written // block_size))",
-        "an author's own slip: its promised blocks were not among what is over",
-    ),
-    Wrong.patch(
-        "never-counted-back", "What a step takes is not free after it.", FREE,
-        "free += -(-written // block_size) - blocks",
-        "an author's own slip: blocks that are given back, and not to the free ones",
-    ),
-)  # fmt: skip
 
 
 def one_draft_at_a_time(rows: Rows, wishes: list[int], right: list[int], free: int, block_size: int) -> Answer:
@@ -132,30 +48,7 @@ def pools(rows: Rows, wishes: list[int], right: list[int], free: int, block_size
     return brought, held, kept, whole - sum(kept)
 
 
-def by_recursion(rows: Rows, wishes: list[int], right: list[int], free: int, block_size: int) -> Answer:
-    """The first row, and then the others with what is over."""
-
-    def serve(at: int, over: int) -> list[tuple[int, int, int, int]]:
-        if at == len(rows):
-            return []
-        written, promised = rows[at]
-        cells = promised * block_size - written - 1
-        extra = min(over, max(0, -((cells - wishes[at]) // block_size)))
-        drafts = min(wishes[at], cells + extra * block_size)
-        before, during = -(-written // block_size), -(-(written + 1 + drafts) // block_size)
-        after = -(-(written + 1 + min(drafts, right[at])) // block_size)
-        return [(drafts, during, after, after - before), *serve(at + 1, over - extra)]
-
-    lines = serve(0, free - sum(promised - -(-written // block_size) for written, promised in rows))
-    return (
-        [a for a, *_ in lines],
-        [b for _, b, *_ in lines],
-        [c for *_, c, _ in lines],
-        free - sum(d for *_, d in lines),
-    )
-
-
-RIGHT = (Right(one_draft_at_a_time), Right(pools), Right(by_recursion))
+RIGHT = (Right(one_draft_at_a_time), Right(pools))
 _ORDER = "the smaller or larger of two, in any order"
 EQUIVALENT = {
     "drafts = min((promised + over) * block_size - written - 1, wish)": _ORDER,

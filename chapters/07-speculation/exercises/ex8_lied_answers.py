@@ -5,75 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Play = Callable[[int, list[tuple[str, int, int, str, str]]], list[list[str]]]
 Plain = Callable[[str, int, int], str]
-
-
-def itself_as_oracle(play: Play, plain: Plain) -> None:
-    """A machine is right if it writes the same with guesses as without."""
-    for seed in (0, 5, 6):
-        for limit, prompt in ((12, "abc"), (9, "hij"), (90, "abcdefghijabcdefghi")):
-            text = plain(prompt, seed, min(limit, 24 - len(prompt)))
-            guesses = [text, text[:2] + "a" + text[3:], "ab" * 9, text[:4] + "bb" + text[6:]]
-            for stop in ("", text[2]):
-                requests = [(prompt, seed, limit, stop, guess) for guess in guesses]
-                alone = play(3, [(prompt, seed, limit, stop, "")])[0]
-                assert all("".join(runs) == "".join(alone) for runs in play(3, requests))
-
-
-SPLIT = 'prompt, seed, limit, stop, marks = word.split(":")'
-MARKS = 'marks = marks if marks != "r" else "r" * ends'
-COMPARED = "assert play(int(most), requests) == wanted"
-WRONG = (
-    Wrong.patch(
-        "letters-alone", "A machine is right if the letters are.", COMPARED,
-        'assert list(map("".join, play(int(most), requests))) == list(map("".join, wanted))',
-        "vllm-project/vllm#4212: no letter was wrong, and each full run lacked its last one",
-    ),
-    Wrong.patch(
-        "greedy-alone", "What is right without noise is right with it.", SPLIT, SPLIT + '\n            seed = "0"',
-        "vllm-project/vllm#6034: equality was tested greedily, and a request's seed was not respected",
-    ),
-    Wrong.patch(
-        "one-row", "Rows are computed apart, so that one is enough.", "for word in words:", "for word in words[:1]:",
-        "vllm-project/vllm-ascend#13608: a row without drafts beside one with them",
-    ),
-    Wrong.patch(
-        "no-stops", "Where a text ends has nothing to do with guesses.", 'text[int(stop)] if stop else ""', '""',
-        "huggingface/transformers#47912: an end in the middle of a run",
-    ),
-    Wrong.patch(
-        "no-limits", "A test of guesses needs long texts.", SPLIT, SPLIT + '\n            limit = "90"',
-        "sgl-project/sglang#31599: the test of its stops used a cap of 1000 in every case",
-    ),
-    Wrong.patch(
-        "no-context", "Short texts show it as well as those that fill the context.",
-        '        "4 abcdefghijabcdefghi:5:90::r abcdefghijabcdefghij:0:9::r",\n', "",
-        "vllm-project/vllm#42533: drafts past the longest text",
-    ),
-    Wrong.patch(
-        "right-guesses", "A drafter that knows the text shows whether its guesses are taken.", MARKS,
-        'marks = "r" * ends', "a draft model that is the model itself: nothing is ever rejected",
-    ),
-    Wrong.patch(
-        "wrong-guesses", "Guesses that are all wrong show whether the machine can be misled.", MARKS,
-        'marks = "w" * ends', "an author's own slip: runs of one letter each, as in plain decoding",
-    ),
-    Wrong.patch(
-        "first-request", "If the first of several rows is right, so are the others.", COMPARED,
-        "assert play(int(most), requests)[0] == wanted[0]",
-        "an author's own slip: what goes wrong for a row often comes from those ahead of it",
-    ),
-    Wrong.patch(
-        "begins-right", "What was to come has come.", COMPARED,
-        'assert all("".join(got).startswith("".join(runs)) for got, runs in '
-        "zip(play(int(most), requests), wanted, strict=True))",
-        "huggingface/transformers#47912: everything that should be there was, and more",
-    ),
-    Wrong(itself_as_oracle, "speculation held against the same engine's own loop, whose end is as late"),
-)  # fmt: skip
 
 
 def at_random(play: Play, plain: Plain) -> None:
@@ -106,39 +41,6 @@ def at_random(play: Play, plain: Plain) -> None:
             requests.append((prompt, seed, limit, stop, guess))
             wanted.append(steps(text, guess, most, stop))
         assert [list(runs) for runs in play(most, requests)] == wanted
-
-
-def each_place(play: Play, plain: Plain) -> None:
-    """One wrong letter at each place, a stop at each place, each limit; and a right row beside it."""
-    complaints = []
-    for seed in (0, 4):
-        for prompt in ("decade", "abcdefghijabcde")[seed > 0 :]:
-            most, whole = 4, plain(prompt, seed, 24 - len(prompt))
-            for at in range(len(whole)):
-                other = {"a": "b", "b": "c", "c": "a"}.get(whole[at], "a")
-                bad = whole[:at] + other + whole[at + 1 :]
-                for limit, stop, guess in ((99, "", bad), (99, whole[at], whole), (at + 1, "", whole), (99, "", other)):
-                    rows = [(prompt, seed, limit, stop, guess), (prompt, seed, 99, "", whole)]
-                    rows.append((prompt, seed, limit, stop, bad))
-                    for row, got in zip(rows, play(most, rows), strict=True):
-                        end = min(row[2], len(whole))
-                        for place, one in enumerate(whole[:end]):
-                            if one in row[3]:
-                                end = place + 1
-                                break
-                        place = 0
-                        for run in got:
-                            room = min(row[2], len(whole)) - place - 1
-                            same = 0
-                            mine = row[4][place : place + min(most, room)]
-                            while same < len(mine) and mine[same] == whole[place + same]:
-                                same += 1
-                            if run != whole[place : min(end, place + same + 1)]:
-                                complaints.append((row, got))
-                            place += len(run)
-                        if place != end:
-                            complaints.append((row, got))
-    assert not complaints, complaints[0]
 
 
 def with_a_machine_of_its_own(play: Play, plain: Plain) -> None:
@@ -176,7 +78,7 @@ def with_a_machine_of_its_own(play: Play, plain: Plain) -> None:
                 assert play(most, requests) == [mine(most, request) for request in requests]
 
 
-RIGHT = (Right(at_random), Right(each_place), Right(with_a_machine_of_its_own))
+RIGHT = (Right(at_random), Right(with_a_machine_of_its_own))
 EQUIVALENT = {"ends = min(24 - len(prompt), int(limit))": "the smaller of two, in any order"}
 
 

@@ -1,1 +1,1 @@
-"""Guesses that lied: right and wrong decoders, which ../guesses-that-lied.md shows. `loading.lies` imports them."""
+"""Guesses that lied: right and wrong decoders, which ../guesses-that-lied.md shows."""

@@ -19,6 +19,17 @@ class Lie:
     wrong: type[Decoder]
     asked: Asked
 
+    def sides(self) -> tuple[str, str, str]:
+        return plain(self.asked), *(with_guesses(self.asked, kind)[0] for kind in (Decoder, self.wrong))
+
+    def lines(self) -> list[str]:
+        """Each text without guesses, and with them, a bar between steps."""
+        found = []
+        for side, kind in (("right", Decoder), ("wrong", self.wrong)):
+            found.append(f"{side}, no guesses   {plain(self.asked, kind)}")
+            found.append(f"{side}               {'|'.join(with_guesses(self.asked, kind)[1])}")
+        return found
+
 
 LIES = {
     "stop-inside": Lie(("transformers#47912", "koboldcpp#1276"), wrong.StopInside, Asked("the wolf. ", 24, stop=".")),
@@ -33,6 +44,7 @@ LIES = {
         ("vllm-ascend#13755", "TensorRT-LLM#17599", "vllm#6038"), wrong.EatenSeed, Asked("the wolf ", 27, seed=3)
     ),
 }
+SUBJECTS = {"the right one": Decoder} | {name: lie.wrong for name, lie in LIES.items()}
 
 
 def plain(asked: Asked, make: Make = Decoder) -> str:

@@ -131,7 +131,7 @@ EXERCISE = Spec(
     title="A sum round the ring",
     reference=ring,
     task=(
-        "Each rank has a list of numbers, and each must end with the sums over all ranks. Nobody talks to all: a rank\n"
+        "Each rank has a list of numbers, and each must end with the sums over all ranks. No rank talks to all: it\n"
         "sends to the next one and receives from the one before, a part of the list at a time."
     ),
     invariants=(

@@ -1,4 +1,4 @@
-"""Exercise 8.4: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 8.4: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
@@ -8,143 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right
 from nanocourse.exercises.scene import Formed
 from nanoinfer.engine.sampling import gumbel
 
 Program = Generator[Any, Any, Any]
 Rows = dict[str, Tensor]
-
-NOISE = 'noise = gumbel(rows["seed"], rows["step"], first + logits.shape[1])[:, first:]'
-SCORES = 'scores[warm] = logits[warm] / rows["temperature"][warm, None] + noise[warm]'
-MASK = "scores = scores.masked_fill(ids >= vocab, -torch.inf)"
-BEST = "best = scores.argmax(1)"
-PAIRS = "pairs = torch.stack([scores.amax(1).double(), ids[best].double()], 1)"
-EVERY = "every = torch.stack((yield pairs))"
-WINNER = "return every[..., 1].masked_fill(every[..., 0] < top, torch.inf).amin(0).long()"
-WRONG = (
-    Wrong.patch(
-        "padding-may-win", "Padding has weights of zero, and says nothing.", MASK, "pass",
-        "mirage-project/mirage#751: a row of zeros wins where all true logits are below 0",
-    ),
-    Wrong.patch(
-        "padding-is-zero", "A score of 0 is no score.", MASK, "scores = scores.masked_fill(ids >= vocab, 0.0)",
-        "mirage-project/mirage#751, as above: GPT-2's logits lie between -34 and -103",
-    ),
-    Wrong.patch(
-        "padding-is-low", "No logit is as low as -10,000.", MASK, "scores = scores.masked_fill(ids >= vocab, -1e4)",
-        "mirage-project/mirage#755: padding rows filled with -10,000, which some logits are below",
-        unnamed="padding-is-zero",
-    ),
-    Wrong.patch(
-        "padding-by-product", "Padding is taken out by a factor of 0.", MASK, "scores = scores * (ids < vocab)",
-        "tenstorrent/tt-metal#47021: padding weights are no mask; and NaN times 0 is NaN",
-    ),
-    Wrong.patch(
-        "masked-too-late", "A best id that does not exist loses.", MASK + "\n    " + BEST + "\n    " + PAIRS,
-        BEST + "\n    " + PAIRS + "\n    pairs[ids[best] >= vocab, 0] = -torch.inf",
-        "from the stub alone, by the author: the rank's second best would have been the token",
-    ),
-    Wrong.patch(
-        "not-so-cold", "A temperature is at least 0.01.", SCORES,
-        'scores[warm] = logits[warm] / rows["temperature"][warm, None].clamp(min=0.01) + noise[warm]',
-        "from the stub alone, by the author: against division by zero", unnamed="noise-is-warmed",
-    ),
-    Wrong.patch(
-        "warm-together", "Where one row is sampled, all are.", SCORES,
-        'if warm.any():\n        scores = logits / rows["temperature"].clamp(min=1e-9)[:, None] + noise',
-        "from the stub alone, by the author: right for rows that are warm, and nearly so for the others",
-        unnamed="noise-on-greedy",
-    ),
-    Wrong.patch(
-        "everybody-has-some", "Each rank has ids that exist.", MASK,
-        "scores = scores.masked_fill((ids >= vocab) & (first < vocab), -torch.inf)",
-        "vllm-project/vllm#578, of the same family: with 16 ranks the last ones have padding alone",
-        unnamed="padding-may-win",
-    ),
-    Wrong.patch(
-        "one-id-less", "Ids up to the vocabulary exist.", MASK, "scores = scores.masked_fill(ids > vocab, -torch.inf)",
-        "an author's own slip: the first id that does not exist",
-    ),
-    Wrong.patch(
-        "place-for-id", "The token is the place where the best score stands.", PAIRS,
-        PAIRS.replace("ids[best]", "best"), "an author's own slip: right on the rank that has the first ids",
-    ),
-    Wrong.patch(
-        "ids-by-rank", "Rank r has the r-th run of ids.", "torch.arange(first, first + logits.shape[1])",
-        "torch.arange(rank * logits.shape[1], (rank + 1) * logits.shape[1])",
-        "an author's own slip: right where widths are equal, and runs in the order of ranks",
-    ),
-    Wrong.patch(
-        "noise-by-place", "The n-th column has the n-th noise.", NOISE,
-        'noise = gumbel(rows["seed"], rows["step"], logits.shape[1])',
-        "an author's own slip: ids of different ranks share their noise, and no token is the single device's",
-    ),
-    Wrong.patch(
-        "seed-by-rank", "Each rank draws for itself.", NOISE, NOISE.replace('rows["seed"]', 'rows["seed"] + rank'),
-        "NVIDIA/FasterTransformer#390: random seeds that differed by process",
-    ),
-    Wrong.patch(
-        "noise-of-the-best", "Noise comes when the candidates are known.", SCORES,
-        'scores[warm] = logits[warm] / rows["temperature"][warm, None]',
-        "an author's own slip: the highest logit of a rank, and not the highest score",
-    ),
-    Wrong.patch(
-        "noise-on-greedy", "Every row has its noise.", SCORES,
-        SCORES + "\n    scores[~warm] = logits[~warm] + noise[~warm]",
-        "chapter 1: greedy rows have none",
-    ),
-    Wrong.patch(
-        "noise-is-warmed", "Temperature is for what is drawn.", SCORES,
-        'scores[warm] = (logits[warm] + noise[warm]) / rows["temperature"][warm, None]',
-        "chapter 1: the logit is divided, and not its noise",
-    ),
-    Wrong.patch(
-        "one-temperature", "A batch has one temperature.", SCORES,
-        'scores[warm] = logits[warm] / rows["temperature"].max() + noise[warm]', "chapter 1: parameters belong to rows",
-    ),
-    Wrong.patch(
-        "each-for-itself", "A rank's best is its token.", WINNER, "return ids[best]",
-        "openai/gpt-oss#270, of the same family: each rank drew for itself, and fed another token to the next step",
-    ),
-    Wrong.patch(
-        "first-rank-of-equals", "Among equals the first rank wins.", WINNER,
-        "return every[..., 1].gather(0, every[..., 0].argmax(0, keepdim=True))[0].long()",
-        "an author's own slip: right as long as runs stand in the order of ranks",
-    ),
-    Wrong.patch(
-        "highest-of-equals", "The highest pair of score and id wins.", WINNER,
-        "return every[..., 1].masked_fill(every[..., 0] < top, -torch.inf).amax(0).long()",
-        "an author's own slip: max() over tuples, which looks at ids last",
-    ),
-    Wrong.patch(
-        "probabilities", "What is compared are probabilities.", BEST,
-        "scores = scores.softmax(1)\n    best = scores.argmax(1)",
-        "an author's own slip: a softmax over some ids says nothing about the others",
-    ),
-    Wrong.patch(
-        "in-16-bits", "What is sent is a logit and an id.", EVERY,
-        "every = torch.stack((yield pairs.bfloat16())).double()",
-        "an author's own slip: bfloat16 counts to 256, and then by twos",
-    ),
-    Wrong.patch(
-        "rounded-scores", "Scores are compared to four places.", EVERY,
-        "every = torch.stack((yield pairs.mul(1e4).round().div(1e4)))",
-        "an author's own slip: what ranks compare must be what they have computed",
-        unnamed="in-16-bits",
-    ),
-    Wrong.patch(
-        "all-logits", "All logits come together, and then it is as ever.", EVERY,
-        "every = torch.stack((yield scores))\n    every = torch.stack((yield pairs))",
-        "what filters and logprobs cost; greedy and unfiltered rows need not pay it",
-    ),
-    Wrong.patch(
-        "one-number", "Score and id fit into one number.", EVERY,
-        "every = torch.stack((yield (pairs[:, 0] * 2.0**20).floor() * 2.0**20 + (2.0**20 - 1 - pairs[:, 1])))\n"
-        "    every = torch.stack([(every / 2.0**20).floor(), 2.0**20 - 1 - every % 2.0**20], -1)",
-        "an author's own slip: float64 has 53 bits for both, and a large score needs more",
-    ),
-)  # fmt: skip
 
 
 def scores_then_ids(rank: int, logits: Tensor, first: int, vocab: int, rows: Rows) -> Program:
@@ -189,25 +58,7 @@ def by_sorting(rank: int, logits: Tensor, first: int, vocab: int, rows: Rows) ->
     return torch.tensor(chosen)
 
 
-def negated_ids(rank: int, logits: Tensor, first: int, vocab: int, rows: Rows) -> Program:
-    """One tensor of float32 holds scores and ids; the join goes rank by rank."""
-    width = logits.shape[-1]
-    noise = gumbel(rows["seed"], rows["step"], max(vocab, first + width))[:, first : first + width]
-    warm = rows["temperature"].unsqueeze(1)
-    scores = logits.clone()
-    scores = torch.where(warm > 0, scores.div(warm.clamp(min=1e-30)).add(noise), scores)
-    exists = (torch.arange(width) + first < vocab).expand_as(scores)
-    scores = torch.where(exists, scores, torch.tensor(float("-inf")))
-    best, at = scores.max(1)
-    every = yield torch.stack((best, (at + first).float()))
-    score, id = every[0].clone()
-    for other in every[1:]:
-        wins = (other[0] > score) | ((other[0] == score) & (other[1] < id))
-        score, id = torch.where(wins, other, torch.stack((score, id)))
-    return id.to(torch.int64)
-
-
-RIGHT = (Right(scores_then_ids), Right(by_sorting), Right(negated_ids))
+RIGHT = (Right(scores_then_ids), Right(by_sorting))
 EQUIVALENT: dict[str, str] = {}
 
 

@@ -160,9 +160,9 @@ EXERCISE = Spec(
     title="Ranks that agree",
     reference=serve,
     task=(
-        "Ranks that part wait for each other for ever, or compute garbage. Each of them has measured something by\n"
-        "itself, has a clock of its own, and sees for itself when a row has ended. Write a rank's program such that\n"
-        "all ranks run the same steps all the same."
+        "Ranks that diverge wait for each other for ever, or compute garbage. Each of them has measured something by\n"
+        "itself, has a clock of its own, and sees for itself when a row has ended. Write a rank's program so that\n"
+        "all ranks run the same steps nevertheless."
     ),
     invariants=(
         "whatever ranks have found out by themselves, all of them run the same steps, and end at the same time",

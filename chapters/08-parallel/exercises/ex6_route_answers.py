@@ -1,171 +1,13 @@
-"""Exercise 8.6: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 8.6: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 History = list[tuple[Any, ...]]
 Answer = tuple[list[tuple[int, str, list[int], int, int]], list[tuple[int, int]], list[str]]
-
-HITS = "hits = sum(begin in known[replica] for begin in begins)"
-COST = "return rows[replica] - min(hits, worth), last[replica], replica"
-BEGINS = "begins = [tuple(text[:end]) for end in range(block, len(text) + 1, block)]"
-MORE = "        rows[best] += 1\n"
-LEARNS = "known[best].update(begins)"
-SECOND = """if replica == of and new < limit and row not in moved:
-                    moved.add(row)
-                    send(row, text, new, limit)
-                elif replica == of:
-                    del live[row]
-                    failed += [row] * (new < limit)"""
-TOKENS = "live[of] = replica, text + ids, new + len(ids), limit"
-DIES = 'elif what == "dies" and of in rows:\n            del rows[of]\n'
-END = 'elif what == "end" and of in live:\n            replica, *_ = live.pop(of)\n            rows[replica] -= 1'
-WRONG = (
-    Wrong.patch(
-        "ties-to-the-first", "Among equals the first one.", COST, "return rows[replica] - min(hits, worth), 0, replica",
-        "vllm-project/vllm#47420: every tie went to the same engine, and the skew added up",
-    ),
-    Wrong.patch(
-        "round-robin", "Each in its turn is fair.", COST, "return last[replica], 0, replica",
-        "ROCm/ATOM#1638: round-robin, whatever load each rank had",
-    ),
-    Wrong.patch(
-        "affinity-without-end", "Who knows a text computes less of it, always.", "min(hits, worth)", "hits * 1000",
-        "ls1intum/edutelligence#838: at low load all requests stuck to one node, for their prefixes",
-    ),
-    Wrong.patch(
-        "hits-uncapped", "Each block that is known is worth a row.", "min(hits, worth)", "hits",
-        "an author's own slip: long prompts outweigh any load",
-    ),
-    Wrong.patch(
-        "hits-or-none", "Somebody knows the beginning, or nobody does.", "min(hits, worth)", "worth * (hits > 0)",
-        "an author's own slip: one block is worth as much as all of them",
-    ),
-    Wrong.patch(
-        "hits-break-ties", "Load first, and then hits.", COST, "return rows[replica], -min(hits, worth), last[replica]",
-        "an author's own slip: a hit never wins against a row",
-    ),
-    Wrong.patch(
-        "load-when-it-answers", "A replica has a row once it gives tokens.", MORE, "",
-        "sgl-project/sglang#27547: load was counted when the answer came, so that all loads were equal until then",
-    ),
-    Wrong.patch(
-        "blocks-by-content", "A block is known by its own tokens.", BEGINS,
-        "begins = [tuple(text[end - block : end]) for end in range(block, len(text) + 1, block)]",
-        "chapter 5: a block's name holds all before it",
-    ),
-    Wrong.patch(
-        "part-of-a-block", "The last block counts as far as it is filled.", BEGINS,
-        "begins = [tuple(text[:end]) for end in range(block, len(text) + block, block)]",
-        "chapter 5: a block that is not full is nobody else's",
-    ),
-    Wrong.patch(
-        "last-text-alone", "A replica knows what it was sent last.", LEARNS, "known[best] = set(begins)",
-        "an author's own slip: = for |=",
-    ),
-    Wrong.patch(
-        "all-know-it", "What one has computed is known.", LEARNS,
-        "for others in known.values():\n            others.update(begins)",
-        "an author's own slip: each replica has a cache of its own", unnamed="round-robin",
-    ),
-    Wrong.patch(
-        "knows-what-ended", "A replica knows a text when its row has ended.", LEARNS, "pass",
-        "from the stub alone, by the author, and put the line in another place, where no history comes to",
-        unnamed="round-robin",
-    ),
-    Wrong.patch(
-        "knows-prompts-alone", "What a replica knows of a row is its prompt.", BEGINS,
-        BEGINS.replace("len(text) + 1", "len(text) - new + 1"),
-        "from the stub alone, by the author: what was said before is text as well",
-    ),
-    Wrong.patch(
-        "worth-of-all", "Hits are worth so much over all rows.", "min(hits, worth)",
-        "min(hits, max(0, worth - rows[replica]))",
-        "from the stub alone, by the author: the limit, taken from the wrong number",
-    ),
-    Wrong.patch(
-        "refilled-from-front", "A replica that was never sent anything is as good as any other.", COST,
-        "return rows[replica] - min(hits, worth), -last[replica], replica",
-        "from the stub alone, by the author: the one that was sent something last, since it is warm",
-    ),
-    Wrong.patch(
-        "begins-again", "A row that lost its replica is asked again.", TOKENS, "pass",
-        "ray-project/ray#40986: what is run again appears twice",
-    ),
-    Wrong.patch(
-        "whole-limit", "It goes on with its text and its parameters.", TOKENS,
-        "live[of] = replica, text + ids, new, limit",
-        "an author's own slip: as many tokens again as it wanted in all",
-    ),
-    Wrong.patch(
-        "a-longer-prompt", "To go on is to be asked with a longer prompt.",
-        "sent.append((best, row, text, new, limit))",
-        "sent.append((best, row, text, 0, limit - new))",
-        "this chapter's text shows it: noise is counted from 0 again, and another text comes out",
-    ),
-    Wrong.patch(
-        "only-the-last-tokens", "The text goes on with what came last.", TOKENS,
-        "live[of] = replica, text[:1] + ids, new + len(ids), limit",
-        "an author's own slip: each message in place of the one before it",
-    ),
-    Wrong.patch(
-        "asks-for-nothing", "Whoever was on it goes on elsewhere.", SECOND,
-        SECOND.replace("new < limit and ", "").replace(" * (new < limit)", ""),
-        "an author's own slip: a row that only lacked the word that it had ended",
-    ),
-    Wrong.patch(
-        "as-often-as-it-takes", "A row goes on as long as anybody lives.", SECOND,
-        SECOND.replace(" and row not in moved", ""),
-        "an author's own slip: a row that kills its engine kills all of them, one by one",
-    ),
-    Wrong.patch(
-        "fails-at-once", "A row dies with its replica.", SECOND,
-        SECOND.replace("and new < limit and row not in moved", "and not row"),
-        "vllm-project/vllm#15000, of the same family: nobody answers any more",
-    ),
-    Wrong.patch(
-        "nobody-goes-on", "A replica that has died gets no new ones.", SECOND,
-        "if replica == of:\n                    del live[row]",
-        "vllm-project/vllm#53597, of the same family: what was on it is waited for, for ever",
-    ),
-    Wrong.patch(
-        "dead-but-idle", "A replica that has died has no rows, and so the least to do.", DIES,
-        DIES.replace("del rows[of]", "rows[of] = 0"),
-        "an author's own slip: an engine that answers nothing looks idle",
-    ),
-    Wrong.patch(
-        "all-to-one", "The rows of a dead one go to whoever has the least.", SECOND,
-        SECOND.replace("new, limit)\n", "new, limit)\n                    if row in live:\n"
-                       "                        rows[live[row][0]] -= 1\n", 1),
-        "an author's own slip: load is counted where requests come in, and these come in at another door",
-    ),
-    Wrong.patch(
-        "ended-twice", "An end is an end.", END,
-        'elif what == "end" and of in [row for _, row, *_ in sent]:\n'
-        "            place = next(to for to, row, *_ in sent[::-1] if row == of)\n"
-        "            live.pop(of, None)\n"
-        "            if place in rows:\n                rows[place] -= 1",
-        "an author's own slip: an end that is heard twice takes a row from another one's count",
-    ),
-    Wrong.patch(
-        "errors-stay", "A row that is done leaves.", END,
-        END.replace("of in live", 'of in live and rest == ["done"]'),
-        "an author's own slip: cancelled rows are counted for ever",
-    ),
-    Wrong.patch(
-        "moved-ones-last", "Who has been moved stands behind all others.", SECOND,
-        SECOND.replace("moved.add(row)", "moved.add(row)\n                    del live[row]"),
-        "an author's own slip, in the first version of this exercise's right answer: a dict keeps its order, until "
-        "something is taken out and put back",
-    ),
-    Wrong.patch(
-        "last-asked-first", "The rows of a dead one, newest first.", "list(live.items()):", "list(live.items())[::-1]:",
-        "an author's own slip: pop() takes from the end",
-    ),
-)  # fmt: skip
 
 
 def by_objects(replicas: int, block: int, worth: int, history: History) -> Answer:
@@ -232,61 +74,6 @@ def by_objects(replicas: int, block: int, worth: int, history: History) -> Answe
     return sent, [(one["number"], len(one["rows"])) for one in engines if one["lives"]], failed
 
 
-def with_a_queue(replicas: int, block: int, worth: int, history: History) -> Answer:
-    """Replicas stand in a list in the order in which they were sent something; the first of the best is taken."""
-    queue = list(range(replicas))
-    prefixes: dict[int, dict[str, bool]] = {n: {} for n in queue}
-    where: dict[str, int] = {}
-    text_of: dict[str, list[int]] = {}
-    limits: dict[str, int] = {}
-    left: dict[str, int] = {}
-    lives: dict[str, int] = {}
-    sent, failed = [], []
-
-    def send(row: str) -> None:
-        if not queue:
-            failed.append(row)
-            return
-        text = text_of[row]
-        names = [" ".join(map(str, text[: at * block])) for at in range(1, len(text) // block + 1)]
-        costs = []
-        for replica in queue:
-            hits = 0
-            while hits < min(worth, len(names)) and names[hits] in prefixes[replica]:
-                hits += 1
-            costs.append(list(where.values()).count(replica) - hits)
-        best = queue.pop(costs.index(min(costs)))
-        queue.append(best)
-        where[row] = best
-        lives[row] = lives.get(row, 0) + 1
-        for name in names:
-            prefixes[best][name] = True
-        sent.append((best, row, text, limits[row] - left[row], limits[row]))
-
-    for what, first, *rest in history:
-        if what == "ask":
-            text_of[first], limits[first], left[first] = list(rest[0]), rest[1], rest[1]
-            send(first)
-        elif what == "tokens":
-            if first in where:
-                text_of[first] = text_of[first] + list(rest[0])
-                left[first] -= len(rest[0])
-        elif what == "end":
-            where.pop(first, None)
-        elif first in queue:
-            queue.remove(first)
-            orphans = [row for row in text_of if where.get(row) == first]
-            for row in orphans:
-                del where[row]
-            for row in orphans:
-                if left[row] > 0:
-                    if lives[row] > 1:
-                        failed.append(row)
-                    else:
-                        send(row)
-    return sent, [(n, [*where.values()].count(n)) for n in sorted(queue)], failed
-
-
 def from_the_history(replicas: int, block: int, worth: int, history: History) -> Answer:
     """Little is kept: what a row has and where it is, is looked up in what has happened."""
     sent: list[tuple[int, str, list[int], int, int]] = []
@@ -341,7 +128,7 @@ def from_the_history(replicas: int, block: int, worth: int, history: History) ->
     return sent, [(replica, len(on(replica))) for replica in range(replicas) if replica not in dead], failed
 
 
-RIGHT = (Right(by_objects), Right(with_a_queue), Right(from_the_history))
+RIGHT = (Right(by_objects), Right(from_the_history))
 EQUIVALENT = {
     "last = dict.fromkeys(range(replicas), -1)": "any number below that of the first message",
     "return (rows[replica] - min(worth, hits), last[replica], replica)": "the smaller of two, in any order",

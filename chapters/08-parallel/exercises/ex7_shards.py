@@ -204,9 +204,9 @@ EXERCISE = Spec(
     title="Whole shards, or none",
     reference=batch,
     task=(
-        "A file of prompts is worked off in shards, by runs that may be killed at any moment and begun again, also\n"
-        "several at a time. Write a run such that nothing is lost, nothing is there twice, and nobody can tell from\n"
-        "the results how the work was cut, or who did it."
+        "A file of prompts is processed in shards, by runs that may be killed at any moment and started again, also\n"
+        "several at a time. Write a run so that nothing is lost and nothing appears twice. The results must not show\n"
+        "how the work was divided, or who did it."
     ),
     invariants=(
         "a file with a shard's name is whole, at any moment",

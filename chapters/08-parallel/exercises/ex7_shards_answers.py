@@ -1,4 +1,4 @@
-"""Exercise 8.7: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+"""Exercise 8.7: correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
@@ -6,146 +6,11 @@ import zlib
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
 Lines = list[tuple[str, str]]
-
-LOOP = "for start in range(0, len(lines), each):"
-NAME = 'name = f"{start:06}-{start + len(own):06}"'
-LOOK = 'if name in (yield ("names",)):\n            continue'
-ASK = 'answer = yield "answer", prompt, zlib.crc32(f"{seed} {id}".encode())'
-SEED = 'zlib.crc32(f"{seed} {id}".encode())'
-LINE = 'text += f"{id} {answer}\\n"'
-WRITE = 'yield "write", f".{name}.{worker}", text\n'
-RENAME = 'yield "rename", f".{name}.{worker}", name\n'
-WRONG = (
-    Wrong.patch(
-        "written-in-place", "A shard is written where it belongs.", WRITE + "        " + RENAME,
-        'yield "write", name, text\n',
-        "ray-project/ray#40986, of the same family: a writer that failed half-way, and what it had written by then",
-    ),
-    Wrong.patch(
-        "grows-in-place", "Each answer is written as soon as it is there.", LINE,
-        LINE + '\n            yield "write", name, text\n            yield ("names",)',
-        "an author's own slip: a stream is written so, and is not whole before its end",
-    ),
-    Wrong.patch(
-        "renamed-first", "The name is taken, and then the file is written.", WRITE + "        " + RENAME,
-        'yield "write", f".{name}.{worker}", ""\n        ' + RENAME + '        yield "write", name, text\n',
-        "vllm-project/vllm#2760, its kin: a flag that tells too early",
-    ),
-    Wrong.patch(
-        "one-name-for-all", "What is not finished has one name.", WRITE + "        " + RENAME,
-        'yield "write", f".{name}.tmp", text\n        yield "rename", f".{name}.tmp", name\n',
-        "AstroVela/vane#405: a worker that was taken for dead was still writing",
-    ),
-    Wrong.patch(
-        "never-renamed", "It is written, and safe.", RENAME, "\n",
-        "an author's own slip: the next run finds nothing, and begins again",
-    ),
-    Wrong.patch(
-        "begins-again", "A run computes everything, and writes over what is there.", LOOK, 'yield ("names",)',
-        "ray-project/ray#40986: what is run again appears twice, or costs twice",
-    ),
-    Wrong.patch(
-        "looks-once", "What was not there when the run began is missing.", LOOK,
-        'if start == 0:\n            names = yield ("names",)\n        if name in names:\n            continue',
-        "Ray's retries and a worker that was slow: two compute the same shard, which costs twice",
-    ),
-    Wrong.patch(
-        "behind-the-last", "A run goes on behind the last shard that is there.", LOOK,
-        'if any(other >= name and other[0] != "." for other in (yield ("names",))):\n            continue',
-        "an author's own slip: one worker, in order; with several, holes stay",
-    ),
-    Wrong.patch(
-        "counts-what-is-there", "As many shards as there are files are finished.", LOOK,
-        'names = [other for other in (yield ("names",)) if other[0] != "."]\n'
-        "        if start // each < len(names):\n            continue",
-        "an author's own slip: the same as the first ones only if nobody else works here",
-    ),
-    Wrong.patch(
-        "any-file-counts", "A file whose name holds the shard's name is the shard.", LOOK,
-        'if any(name in other for other in (yield ("names",))):\n            continue',
-        "an author's own slip: what a killed run has left counts as finished, and nothing is ever in its place",
-    ),
-    Wrong.patch(
-        "takes-what-was-left", "What was written under my own name needs only its right name.", LOOK,
-        'names = yield ("names",)\n        if name in names:\n            continue\n'
-        '        if f".{name}.{worker}" in names:\n'
-        '            yield "rename", f".{name}.{worker}", name\n            made.append(name)\n            continue',
-        "an author's own slip: it may be the beginning of what should have been written",
-    ),
-    Wrong.patch(
-        "one-seed", "A run has one seed.", ASK, ASK.replace(SEED, "zlib.crc32(str(seed).encode())"),
-        "an author's own slip: equal prompts get equal answers",
-    ),
-    Wrong.patch(
-        "seed-by-place", "The n-th line of a shard has the n-th seed.", ASK,
-        ASK.replace(SEED, 'zlib.crc32(f"{seed} {own.index((id, prompt))}".encode())'),
-        "an author's own slip: other shards, other answers",
-    ),
-    Wrong.patch(
-        "seed-by-line", "A line's number tells its seed.", ASK,
-        ASK.replace(SEED, 'zlib.crc32(f"{seed} {lines.index((id, prompt))}".encode())'),
-        "an author's own slip: a line that is put in front changes all answers behind it",
-    ),
-    Wrong.patch(
-        "seed-by-worker", "Each worker draws for itself.", ASK,
-        ASK.replace(SEED, 'zlib.crc32(f"{seed} {worker} {id}".encode())'),
-        "NVIDIA/FasterTransformer#390: seeds that differed by process",
-    ),
-    Wrong.patch(
-        "seed-by-prompt", "A line is its prompt.", ASK, ASK.replace(SEED, 'zlib.crc32(f"{seed} {prompt}".encode())'),
-        "an author's own slip: who asks the same thing twice wants two answers",
-    ),
-    Wrong.patch(
-        "seed-and-id-in-one", "A seed and an id, one behind the other.", ASK, ASK.replace("{seed} {id}", "{seed}{id}"),
-        "from the stub alone, by the author: seed 1 and id 12 are seed 11 and id 2",
-    ),
-    Wrong.patch(
-        "31-bits", "A seed is a whole number of 31 bits.", ASK, ASK.replace(SEED, SEED + " & 0x7FFFFFFF"),
-        "from the stub alone, by the author: a habit from other generators",
-    ),
-    Wrong.patch(
-        "skips-the-rest", "What is there was done in order, so that a run is over when it finds none missing.", LOOK,
-        'if name in (yield ("names",)):\n            if start:\n                break\n            continue',
-        "from the stub alone, by the author: another worker has been here, and has not been everywhere",
-    ),
-    Wrong.patch(
-        "salted", "hash() gives a number for everything.", ASK, ASK.replace(SEED, "hash((seed, id))"),
-        "an author's own slip: Python salts it, and every process has another salt",
-        unnamed="one-seed",
-    ),
-    Wrong.patch(
-        "last-shard-lost", "There are len(lines) // each shards.", LOOP,
-        "for start in range(0, len(lines) // each * each, each):",
-        "an author's own slip: the last shard is shorter, and is lost",
-    ),
-    Wrong.patch(
-        "full-names", "A shard's name tells where the next one starts.", NAME, 'name = f"{start:06}-{start + each:06}"',
-        "an author's own slip: the last one is shorter",
-    ),
-    Wrong.patch(
-        "numbered", "Shards are numbered.", NAME, 'name = f"{start // each:06}-{start // each + 1:06}"',
-        "an author's own slip: another cut gives the same names to other lines",
-    ),
-    Wrong.patch(
-        "sorted-by-id", "Results are in the order of their ids.", "for id, prompt in own:",
-        "for id, prompt in sorted(own):", "an author's own slip: the order of the input is part of the contract",
-    ),
-    Wrong.patch(
-        "as-it-came", "Lines end where the next one begins.", LINE,
-        'text += ("\\n" if text else "") + f"{id} {answer}"',
-        "an author's own slip: the last line has no end, and a file that is put behind it goes on in it",
-    ),
-    Wrong.patch(
-        "names-all", "A run returns what is finished.", LOOK,
-        'if name in (yield ("names",)):\n            made.append(name)\n            continue',
-        "an author's own slip: what was asked for is what this run has done",
-    ),
-)  # fmt: skip
 
 
 def all_at_once(worker: str, lines: Lines, seed: int, each: int) -> Program:
@@ -188,29 +53,7 @@ def looks_often(worker: str, lines: Lines, seed: int, each: int) -> Program:
     return done
 
 
-def written_twice(worker: str, lines: Lines, seed: int, each: int) -> Program:
-    """The file of its own is begun with nothing in it, and written again when all answers are there."""
-    last = len(lines)
-
-    def name_of(number: int) -> str:
-        return "%06d-%06d" % (number * each, min(last, number * each + each))  # noqa: UP031
-
-    made: list[str] = []
-    for number in range(-(-last // each)):
-        there = yield ("names",)
-        if name_of(number) not in there:
-            answers = {}
-            for id, prompt in lines[number * each : number * each + each]:
-                answers[id] = yield ("answer", prompt, zlib.crc32(f"{seed} {id}".encode()))
-            beside = f".{name_of(number)}.{worker}.part"
-            yield ("write", beside, "")
-            yield ("write", beside, "".join(f"{id} {said}\n" for id, said in answers.items()))
-            yield ("rename", beside, name_of(number))
-            made = [*made, name_of(number)]
-    return made
-
-
-RIGHT = (Right(all_at_once), Right(looks_often), Right(written_twice))
+RIGHT = (Right(all_at_once), Right(looks_often))
 EQUIVALENT: dict[str, str] = {}
 
 

@@ -94,7 +94,7 @@ EXERCISE = Spec(
     invariants=(
         "however many ranks there are, each writes what one rank writes",
         "ranks that agree with each other may all be wrong",
-        "a machine that is right for one request, or without noise, or where nobody is late, may be wrong otherwise",
+        "a machine that is right for one request, or without noise, or when no rank is late, may be wrong otherwise",
     ),
     lines=20,
     example=lambda: lent(LIARS.RIGHT["two-slots"]),

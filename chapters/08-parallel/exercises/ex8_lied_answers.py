@@ -5,106 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right
 
 Play = Callable[[int, int, list[tuple[str, int, int, int]]], list[list[str] | None]]
 Plain = Callable[[str, int, int], str]
-
-
-def ranks_agree(play: Play, plain: Plain) -> None:
-    """Ranks are right if they write the same."""
-    requests = [("the wolf ", 6, 18, 0), ("a hare ", 0, 9, 51), ("zebra ", 3, 11, 0)] * 4
-    for ranks in (2, 3, 4):
-        for luck in range(3):
-            texts = play(ranks, luck, requests)
-            assert texts.count(texts[0]) == ranks
-            assert texts[0] is not None
-
-
-def by_more_ranks(play: Play, plain: Plain) -> None:
-    """A machine is right if it writes the same on four ranks as on two."""
-    requests = [("the wolf ", 6, 18, 0), ("a hare ", 0, 9, 51), ("zebra ", 3, 11, 0), ("an owl ", 4, 30, 0)] * 2
-    for luck in range(3):
-        pair, four = play(2, luck, requests), play(4, luck, requests)
-        assert None not in pair + four
-        assert pair[0] == pair[1] == four[0] == four[3]
-
-
-SPLIT = 'prompt, seed, limit, patience = word.replace("_", " ").split(":")'
-COMPARED = "assert play(int(ranks), int(luck), requests) == [wanted] * int(ranks)"
-WRONG = (
-    Wrong.patch(
-        "first-rank-alone", "The first rank's texts are what the world sees, so that they are enough.", COMPARED,
-        "assert play(int(ranks), int(luck), requests)[0] == wanted",
-        "vllm-project/vllm#17929: later ranks drew other tokens, and only the first one's were used",
-    ),
-    Wrong.patch(
-        "greedy-alone", "What is right without noise is right with it.", SPLIT, SPLIT + '\n            seed = "0"',
-        "vllm-project/vllm#17509: ranks differed at a temperature above 0 alone",
-    ),
-    Wrong.patch(
-        "two-ranks", "What is right on two ranks is right on more.", 'ranks, luck, *words = scene.split(" ")',
-        'ranks, luck, *words = scene.split(" ")\n        ranks = min(ranks, "2")',
-        "an author's own slip: a flag that only the neighbour waits for",
-    ),
-    Wrong.patch(
-        "no-patience", "Whose request is over is the queue's business, and none of the ranks'.", SPLIT,
-        SPLIT + '\n            patience = "0"', "sgl-project/sglang#27221: each rank asked its own clock",
-    ),
-    Wrong.patch(
-        "round-patience", "A patience of 90 milliseconds tests clocks as well as one of 91.", SPLIT,
-        SPLIT + '\n            patience = patience[:-1] + "0"',
-        "sgl-project/sglang#27221: only requests that straddle the deadline show it",
-    ),
-    Wrong.patch(
-        "one-row", "Rows are computed apart, so that one is enough.", "for word in words:", "for word in words[:1]:",
-        "an author's own slip: what one rank drops is added to a neighbour's row",
-    ),
-    Wrong.patch(
-        "room-for-all", "A few requests show it as well as more than fit.",
-        "for scene in scenes:", "for scene in scenes[:-1]:",
-        "GeeeekExplorer/nano-vllm#275: it ran until a block was needed that one rank did not have",
-    ),
-    Wrong.patch(
-        "plain-letters", "The letters of a prompt do not matter.", SPLIT,
-        SPLIT + '\n            prompt = "cab" * (len(prompt) // 3)',
-        "mirage-project/mirage#751: a padded id wins where all real logits are negative",
-    ),
-    Wrong.patch(
-        "ends-do-not-matter", "A rank that says nothing has said nothing wrong.", COMPARED,
-        "assert all(texts in (None, wanted) for texts in play(int(ranks), int(luck), requests))",
-        "sgl-project/sglang#27221: a collective that never ends gives no wrong token",
-    ),
-    Wrong.patch(
-        "lengths-alone", "All is well if each text is as long as it should be.", COMPARED,
-        "assert [[len(one) for one in texts or []] for texts in play(int(ranks), int(luck), requests)] "
-        "== [[len(one) for one in wanted]] * int(ranks)",
-        "ROCm/aiter#3514: greedy decoding stayed up and wrote garbage",
-    ),
-    Wrong(ranks_agree, "a check of ranks against each other: what all of them read wrongly, they agree on"),
-    Wrong(by_more_ranks, "tensor parallelism held against itself: what is wrong on two ranks is so on four"),
-)  # fmt: skip
-
-
-def at_random(play: Play, plain: Plain) -> None:
-    """Requests at random, several at once; short ones and such that fill the memory."""
-    import random
-
-    draw = random.Random(3)
-    for turn in range(30):
-        ranks, requests, wanted = draw.choice([2, 2, 3, 4]), [], []
-        for _ in range(draw.randint(1, 4) if turn % 6 else 14):
-            prompt = "".join(draw.choices("abcdefghijklmnopqrstuvwxyz ", k=draw.randint(1, 8)))
-            seed, limit = draw.choice([0, draw.randint(1, 99)]), draw.randint(4, 20)
-            patience = draw.choice([0, 10 * draw.randint(2, 9) + 1])
-            letters = limit
-            while patience and 10 * (letters - 1) >= patience:
-                letters -= 1
-            requests.append((prompt, seed, limit, patience))
-            wanted.append(plain(prompt, seed, letters))
-        told = play(ranks, turn, requests)
-        assert len(told) == ranks
-        assert all(texts == wanted for texts in told)
 
 
 def one_at_a_time(play: Play, plain: Plain) -> None:
@@ -147,7 +51,7 @@ def with_one_rank_beside(play: Play, plain: Plain) -> None:
                 raise AssertionError(found)
 
 
-RIGHT = (Right(at_random), Right(one_at_a_time), Right(with_one_rank_beside))
+RIGHT = (Right(one_at_a_time), Right(with_one_rank_beside))
 EQUIVALENT = {
     "count = min(-(-int(patience) // 10) or int(limit), int(limit))": "the smaller of two, in any order",
 }

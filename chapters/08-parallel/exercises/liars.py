@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.chapters import run_folder
 
-_lies = run_file(Path(__file__).parents[1] / "lies" / "loading.py", "nanoinfer_ch08_lies").lies
+_lies = run_folder(Path(__file__).parents[1] / "lies")
 toy, wrong = _lies("toy"), _lies("wrong")
 Asked, Rank, Row = toy.Asked, toy.Rank, toy.Row
 Request = tuple[str, int, int, int]  # prompt, seed, limit, patience

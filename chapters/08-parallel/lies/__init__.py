@@ -1,1 +1,1 @@
-"""Ranks that disagreed: right and wrong ranks, which ../ranks-that-disagreed.md shows. `loading.lies` imports them."""
+"""Ranks that disagreed: right and wrong ranks, which ../ranks-that-disagreed.md shows."""

@@ -25,6 +25,23 @@ class Lie:
     def told(self, kind: type[Rank]) -> list[Told]:
         return play(kind, self.rooms, self.asked, self.luck)
 
+    def alone(self) -> list[str]:
+        """The texts of one rank, with the least memory of all."""
+        return one_rank(self.asked, min(self.rooms))
+
+    def sides(self) -> tuple[list[Told], list[Told], list[Told]]:
+        return [Told(self.alone(), "")] * len(self.rooms), self.told(Rank), self.told(self.wrong)
+
+    def lines(self) -> list[str]:
+        """The texts side by side, and how a rank has ended that has not done its work."""
+        found = [f"one rank        {' | '.join(self.alone())}"]
+        for side, kind in (("right", Rank), ("wrong", self.wrong)):
+            found += [
+                f"{side}, rank {n}   {' | '.join(filter(None, [*told.texts, told.end]))}"
+                for n, told in enumerate(self.told(kind))
+            ]
+        return found
+
 
 LIES = {
     "padding-wins": Lie(("mirage#751", "mirage#755", "tt-metal#47021"), wrong.PaddingWins, (Asked("the wolf ", 18),)),
@@ -42,6 +59,7 @@ LIES = {
     ),
     "still-read": Lie(("tokenspeed#1356", "tokenspeed#1440", "aiter#3514"), wrong.StillRead, (Asked("the wolf ", 18),)),
 }
+SUBJECTS = {"the right one": Rank} | {name: lie.wrong for name, lie in LIES.items()}
 
 
 def one_rank(asked: Sequence[Asked], room: int) -> list[str]:

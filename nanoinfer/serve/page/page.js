@@ -1,5 +1,5 @@
-// The view of a run, live or recorded. It reads events of events.schema.json, keeps what they make of the engine's
-// state, and draws the state after one of them. Texts are whatever people send: they go into the page as text alone.
+// The view of a run, live or recorded. It reads events of events.schema.json, keeps the state that they add up to, and
+// draws the state after one of them. Texts are whatever people send: they enter the page as text alone.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
@@ -7,113 +7,87 @@ const COLORS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00"
 const LIGHT = [true, true, false, true, false, false, true]; // which of them carry dark letters
 const KEEP = 4000, DROP = 1000, EVERY = 50; // events of a live run that are kept, how many go at once, snapshots
 const ENDS = { length: "■", stop: "●", cancelled: "✕" };
-const recording = $("recording") ? JSON.parse($("recording").textContent) : null;
+const NOTHING = {
+  more: {}, rows: [], begun: [], pieces: [], decode: [], fed: [], tokens: [], ttft: [], itl: [], ended: [], preempted: [], cells: [],
+};
+const recording = $("recording") && JSON.parse($("recording").textContent);
 const reduced = matchMedia("(prefers-reduced-motion: reduce)");
-const events = [], snapshots = new Map(); // state ahead of some events, by their place
-let newest = fresh(), at = -1, playing = false, chosen = null, due = 0, texts = false, lanes = 4, first = 0, key = "", shown = null, model = "";
+const events = []; // each with the marks of its column; every 50th has the state before it, too
+let at = -1, playing = false, chosen = null, lanes = 4, model = recording?.title;
+let newest = { rows: new Map() }; // the state after the last event
+const last = () => events.length - 1;
 
 // ---- state: what the events make of it
 
-function fresh() {
-  return { rows: new Map(), tables: new Map(), cached: new Set(), cells: new Map(), waiting: { count: 0, ids: [] }, engine: null, hidden: 0, skipped: 0, past: new Map() };
-}
-
-function copied(s) {
-  const rows = new Map([...s.rows].map(([id, row]) => [id, { ...row }]));
-  const tables = new Map([...s.tables].map(([id, table]) => [id, table.slice()]));
-  return { ...s, rows, tables, cached: new Set(s.cached), cells: new Map(s.cells), past: new Map([...s.past].map(([id, row]) => [id, { ...row }])) };
-}
-
 function apply(s, e) {
-  s.hidden = (e.more && e.more.rows) || 0;
-  if (e.waiting) s.waiting = e.waiting;
-  for (const [cell, ...rest] of e.cells || []) s.cells.set(cell, rest);
+  s.hidden = e.more.rows ?? 0;
+  s.skipped = e.skipped ?? 0;
+  s.waiting = e.waiting ?? s.waiting;
   if (e.kind === "keyframe") {
-    s.rows = new Map(e.rows.map((row) => [row.id, { ...row }]));
-    s.tables = new Map(e.blocks ? e.blocks.tables.map(([id, table]) => [id, table.slice()]) : []);
-    s.cached = new Set(e.blocks ? e.blocks.cached : []);
-    s.cells = new Map((e.cells || []).map(([cell, ...rest]) => [cell, rest]));
-    s.engine = e.engine;
-    s.skipped = e.skipped || 0;
-    return;
+    const { engine, texts, blocks: { tables = [], cached = [] } = {} } = e;
+    Object.assign(s, { engine, texts, rows: new Map(), tables: new Map(tables), cached: new Set(cached), cells: new Map() });
   }
-  s.skipped = 0;
-  for (const id of e.preempted || []) { if (s.rows.has(id)) s.past.set(id, s.rows.get(id)); s.rows.delete(id); }
-  for (const row of e.begun || []) { s.rows.set(row.id, { ...row, fed: row.cached, text: ((s.past.get(row.id) || row).text) }); s.past.delete(row.id); }
-  for (const [id, start, tokens] of e.pieces) { const row = s.rows.get(id); if (row) row.fed = start + tokens; }
-  for (const id of e.decode) { const row = s.rows.get(id); if (row) row.fed += 1; }
-  for (const [id, fed] of e.fed || []) { const row = s.rows.get(id); if (row) row.fed = fed; }
+  for (const id of e.preempted) s.rows.delete(id);
+  for (const row of [...e.rows, ...e.begun]) s.rows.set(row.id, { fed: row.cached, ...row });
+  for (const [id, start, tokens] of e.pieces) s.rows.get(id).fed = start + tokens;
+  for (const id of e.decode) s.rows.get(id).fed += 1;
+  for (const [id, fed] of e.fed) s.rows.get(id).fed = fed;
   e.tokens.forEach((id, i) => {
     const row = s.rows.get(id);
-    if (row) { row.new += 1; if (e.texts) row.text = (row.text || "") + e.texts[i]; }
+    row.new += 1;
+    if (e.texts) row.text += e.texts[i];
   });
-  if (e.blocks) {
-    for (const id of e.blocks.given) s.tables.delete(id);
-    for (const [id, taken] of e.blocks.taken) {
-      s.tables.set(id, (s.tables.get(id) || []).concat(taken));
-      for (const block of taken) s.cached.delete(block);
-    }
-    for (const block of e.blocks.free) s.cached.delete(block);
-    for (const block of e.blocks.cached) s.cached.add(block);
-  }
-  for (const [id] of e.ended || []) { s.rows.delete(id); s.past.delete(id); }
+  for (const [cell, ...counts] of e.cells) s.cells.set(cell, counts);
+  for (const [id] of e.ended) s.rows.delete(id);
+  const { given = [], taken = [], free = [], cached = [] } = e.blocks ?? {};
+  for (const id of given) s.tables.delete(id);
+  for (const [id, blocks] of taken) s.tables.set(id, [...(s.tables.get(id) ?? []), ...blocks]);
+  for (const block of [...taken.flatMap(([, blocks]) => blocks), ...free]) s.cached.delete(block);
+  for (const block of cached) s.cached.add(block);
 }
 
-// One more event. What the picture of its column needs is noted once, while the lanes of its rows are known.
-function take(e) {
+// One more event. What its column shows is noted once, while the lanes of its rows are known.
+function take(told) {
+  const e = { ...NOTHING, ...told };
   if (e.version !== 1 || !["keyframe", "step"].includes(e.kind) || (e.kind === "step" && !newest.engine)) return;
-  if (events.length % EVERY === 0 || e.kind === "keyframe") snapshots.set(first + events.length, copied(newest));
-  const before = new Map([...newest.rows].map(([id, row]) => [id, row.lane]));
+  const before = events.length % EVERY ? null : structuredClone(newest);
+  const rows = new Map([...newest.rows, ...[...e.rows, ...e.begun].map((row) => [row.id, row])]);
+  const marks = [
+    ...e.pieces.map(([id, , tokens]) => ({ id, tokens, hit: e.begun.find((row) => row.id === id)?.cached })),
+    ...e.decode.map((id) => ({ id })),
+    ...e.ended.map(([id, why]) => ({ id, sign: ENDS[why] })),
+    ...e.preempted.map((id) => ({ id, sign: "↩" })),
+  ].filter(({ id }) => rows.has(id));
+  for (const mark of marks) mark.lane = rows.get(mark.id).lane;
+  lanes = Math.max(lanes, ...[...rows.values()].map(({ lane }) => lane + 1));
   apply(newest, e);
-  if (e.kind === "keyframe") texts = e.texts;
-  const lane = (id) => (newest.rows.has(id) ? newest.rows.get(id).lane : (before.has(id) ? before.get(id) : ((e.begun || []).find((row) => row.id === id) || {}).lane));
-  const marks = [];
-  for (const [id, start, tokens] of e.pieces || []) {
-    const begun = (e.begun || []).find((row) => row.id === id);
-    marks.push({ lane: lane(id), id, tokens, hit: begun ? begun.cached : 0 });
-  }
-  for (const id of e.decode || []) marks.push({ lane: lane(id), id, tokens: 0 });
-  for (const [id, why] of e.ended || []) if (lane(id) !== undefined) marks.push({ lane: lane(id), id, sign: ENDS[why] });
-  for (const id of e.preempted || []) if (before.has(id)) marks.push({ lane: before.get(id), id, sign: "↩" });
-  for (const mark of marks) lanes = Math.max(lanes, mark.lane + 1);
-  events.push({ e, marks, widest: Math.max(0, ...marks.map((mark) => mark.tokens || 0)) });
-  if (!recording && events.length > KEEP) forget();
-}
-
-// The oldest events go. The first that is left has a snapshot, since they go by multiples of EVERY or it gets one.
-function forget() {
-  const state = stateAt(first + DROP - 1);
-  for (const place of [...snapshots.keys()]) if (place <= first + DROP) snapshots.delete(place);
-  events.splice(0, DROP);
-  first += DROP;
-  snapshots.set(first, state);
-  at = Math.max(at, first);
+  events.push({ e, marks, before, widest: Math.max(0, ...e.pieces.map(([, , tokens]) => tokens)) });
+  if (recording || events.length <= KEEP) return;
+  events.splice(0, DROP); // a multiple of EVERY, so that the first one left has a state
+  at = Math.max(0, at - DROP);
 }
 
 function stateAt(place) {
-  let from = place;
-  while (from > first && !snapshots.has(from)) from -= 1;
-  const s = copied(snapshots.get(from) || fresh());
-  for (let i = from; i <= place; i++) apply(s, events[i - first].e);
+  const from = place - (place % EVERY), s = structuredClone(events[from].before);
+  for (const { e } of events.slice(from, place + 1)) apply(s, e);
   return s;
 }
 
-const last = () => first + events.length - 1;
-
 // ---- the step in words
 
-const n = (count, one, many) => `${count} ${count === 1 ? one : many || one + "s"}`;
-const ms = (s) => (s >= 1 ? `${s.toFixed(2)} s` : s >= 0.01 ? `${(1e3 * s).toFixed(0)} ms` : `${(1e3 * s).toFixed(2)} ms`);
+const n = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
+const ms = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(1e3 * s).toFixed(s >= 0.01 ? 0 : 2)} ms`);
+const tail = (text, most) => (text.length > most ? "…" + text.slice(-most) : text);
+const decodes = (row) => row.new || row.fed >= row.prompt;
 
 function words(e, s) {
   const wait = s.waiting.count === 1 ? "1 waits" : `${s.waiting.count} wait`;
   if (e.kind === "keyframe") {
-    const what = e.step < 0 ? "Before the first step" : `After step ${e.step}`;
-    return `${what}: ${n(s.rows.size + s.hidden, "row runs", "rows run")}; ${wait}`;
+    const when = e.step < 0 ? "Before the first step" : `After step ${e.step}`;
+    return `${when}: ${n(s.rows.size + s.hidden, "row runs", "rows run")}; ${wait}`;
   }
-  const more = e.more || {}, parts = [];
-  const decode = e.decode.length + (more.decode || 0), pieces = e.pieces.length + (more.pieces || 0);
-  const tokens = e.pieces.reduce((sum, piece) => sum + piece[2], 0) + (more.tokens || 0);
+  const decode = e.decode.length + (e.more.decode ?? 0), pieces = e.pieces.length + (e.more.pieces ?? 0), parts = [];
+  const tokens = e.pieces.reduce((sum, piece) => sum + piece[2], e.more.tokens ?? 0);
   if (decode) parts.push(n(decode, "row decodes", "rows decode"));
   if (pieces) parts.push(`${n(pieces, "prompt piece")} of ${n(tokens, "token")}${pieces > 1 ? " together" : ""}`);
   return `Step ${e.step}: ${parts.join(", ") || "nothing is launched, tokens are awaited"}; ${wait}`;
@@ -121,494 +95,460 @@ function words(e, s) {
 
 function details(e) {
   if (e.kind === "keyframe") return e.skipped ? `${n(e.skipped, "step")} before it are not shown.` : "The whole state, as it was here.";
-  const parts = [`took ${ms(e.took)}`, `${n(e.tokens.length, "token")} came`];
-  for (const row of e.begun || []) {
-    const again = row.new ? " again" : "", hit = row.cached ? ` (${row.cached} of its tokens were in the cache)` : "";
-    parts.push(`request ${row.id} begins${again}${hit}`);
-  }
-  for (const id of e.preempted || []) parts.push(`request ${id} is preempted and waits again`);
-  for (const [id, why] of e.ended || []) parts.push(why === "cancelled" ? `request ${id} is cancelled` : `request ${id} ends (${why})`);
-  if (e.in_flight) parts.push(`the host is ${n(e.in_flight, "step")} behind the device`);
-  const text = parts.slice(0, 9).join(" · ");
-  return parts.length > 9 ? `${text} · and ${parts.length - 9} more` : text;
+  const hit = (cached) => (cached ? ` (${cached} of its tokens were in the cache)` : "");
+  const parts = [
+    `took ${ms(e.took)}`,
+    `${n(e.tokens.length, "token")} came`,
+    ...e.begun.map((row) => `request ${row.id} begins${row.new ? " again" : ""}${hit(row.cached)}`),
+    ...e.preempted.map((id) => `request ${id} is preempted and waits again`),
+    ...e.ended.map(([id, why]) => `request ${id} ${why === "cancelled" ? "is cancelled" : `ends (${why})`}`),
+    ...(e.in_flight ? [`the host is ${n(e.in_flight, "step")} behind the device`] : []),
+  ];
+  return [...parts.slice(0, 9), ...(parts.length > 9 ? [`and ${parts.length - 9} more`] : [])].join(" · ");
 }
 
-// ---- drawing
+function facts({ blocks, block_size, sharing, lag, max_batch, max_batched_tokens }) {
+  const pool = `${blocks.toLocaleString("en")} blocks of ${block_size} tokens · ${sharing ? "prefixes" : "nothing"} shared`;
+  const parts = [model, `up to ${max_batch} rows`, `${max_batched_tokens} tokens a step`];
+  parts.push(blocks ? pool : "no blocks: each row has room of its own", lag && `host up to ${n(lag, "step")} behind`);
+  return parts.filter(Boolean).join(" · ");
+}
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-let theme = {};
+function notes({ skipped, hidden, engine: { cell } }) {
+  const are = (count) => (count === 1 ? "is" : "are");
+  return [
+    recording?.note,
+    skipped && `${n(skipped, "step")} before this one ${are(skipped)} not shown: the engine is faster than what watches it.`,
+    hidden && `Aggregated: ${n(hidden, "row")} beyond the 64 that are shown one by one ${are(hidden)} only counted.`,
+    cell > 1 && `Aggregated: each cell of the pool stands for ${cell} blocks; it is filled as far as they are used.`,
+  ].filter(Boolean).join(" ");
+}
 
+function poolHint({ blocks, block_size, cell, sharing }) {
+  if (!blocks) return "This engine has no pool: each row has room for its longest text.";
+  const block = `a block: room for the keys and values of ${block_size} tokens, filled as far as it is written`;
+  return `A square is ${cell > 1 ? n(cell, "block") : block}.${sharing ? " Texts that begin alike share blocks." : ""}`;
+}
+
+function about(s) {
+  if (chosen === null) return "";
+  const row = s.rows.get(chosen), blocks = s.tables.get(chosen), place = s.waiting.ids.indexOf(chosen) + 1;
+  if (!row) return `Request ${chosen} ${place ? `waits, number ${place} in the queue.` : "has no row here."}`;
+  return [
+    `Request ${chosen}: prompt of ${n(row.prompt, "token")}, ${row.fed} fed, ${row.new} new.`,
+    blocks && `Blocks ${tail(blocks.join(", "), 300)}.`,
+    row.text && tail(row.text, 1500),
+  ].filter(Boolean).join("\n");
+}
+
+// ---- pens
+
+const style = getComputedStyle(document.documentElement);
+const color = (name) => style.getPropertyValue(`--${name}`);
+const hits = {}; // of each canvas: where a click chooses a request
+
+// A canvas of this height, empty.
 function pen(id, height) {
-  const canvas = $(id), ratio = devicePixelRatio || 1, width = canvas.clientWidth;
+  const canvas = $(id), width = canvas.clientWidth, c = canvas.getContext("2d");
   canvas.style.height = `${height}px`;
-  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
-  }
-  const c = canvas.getContext("2d");
-  c.setTransform(ratio, 0, 0, ratio, 0, 0);
-  c.clearRect(0, 0, width, height);
-  c.font = "12px system-ui, sans-serif";
-  c.textBaseline = "middle";
+  canvas.width = Math.round(width * devicePixelRatio);
+  canvas.height = Math.round(height * devicePixelRatio);
+  c.scale(devicePixelRatio, devicePixelRatio);
+  Object.assign(c, { textBaseline: "middle", font: letters("12px") });
+  hits[id] = [];
   return { c, width };
 }
 
-// A request's colour, and beside it one of four patterns, so that neighbours differ for every eye.
-function fill(c, id, x, y, w, h) {
-  c.fillStyle = COLORS[id % 7];
-  c.fillRect(x, y, w, h);
-  const pattern = Math.floor(id / 7) % 4;
-  if (pattern && w >= 5 && h >= 5) {
-    c.save();
-    c.beginPath();
-    c.rect(x, y, w, h);
-    c.clip();
-    c.strokeStyle = c.fillStyle = LIGHT[id % 7] ? "rgba(0,0,0,.45)" : "rgba(255,255,255,.6)";
-    c.lineWidth = 1.2;
-    c.beginPath();
-    if (pattern === 1) for (let d = -h; d < w; d += 5) { c.moveTo(x + d, y + h); c.lineTo(x + d + h, y); }
-    if (pattern === 2) for (let d = 2.5; d < h; d += 5) { c.moveTo(x, y + d); c.lineTo(x + w, y + d); }
-    if (pattern === 3) for (let u = 2.5; u < w; u += 5) for (let v = 2.5; v < h; v += 5) c.fillRect(x + u - 0.8, y + v - 0.8, 1.6, 1.6);
-    c.stroke();
-    c.restore();
+const box = (c, fillStyle, ...place) => Object.assign(c, { fillStyle }).fillRect(...place);
+const frame = (c, strokeStyle, x, y, w, h, lineWidth = 1) => Object.assign(c, { strokeStyle, lineWidth }).strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+const write = (c, fillStyle, text, x, y, textAlign = "left") => Object.assign(c, { fillStyle, textAlign }).fillText(text, x, y);
+const outline = (c, id, paint, ...place) => frame(c, id === chosen ? color("ink") : paint, ...place, id === chosen ? 2 : 1);
+const letters = (size) => `${size} system-ui, sans-serif`;
+
+// Lines across, lines along, and dots, 5 pixels apart; drawn four times as large, for screens with small pixels.
+const PATTERNS = ["M1-1L-1 1M6-1L-1 6M11-1L-1 11", "M0 2.5h5", "M1.8 2.5h1.4"];
+const tiles = new Map();
+
+function pattern(which, strokeStyle) {
+  const key = `${which} ${strokeStyle}`;
+  if (!tiles.has(key)) {
+    const canvas = made("canvas", { width: 20, height: 20 }), c = canvas.getContext("2d");
+    c.scale(4, 4);
+    Object.assign(c, { strokeStyle, lineWidth: 1.3 }).stroke(new Path2D(PATTERNS[which]));
+    tiles.set(key, c.createPattern(canvas, "repeat"));
+    tiles.get(key).setTransform(new DOMMatrix().scale(1 / 4));
   }
+  return tiles.get(key);
 }
 
-function hatch(c, x, y, w, h) {
-  c.save();
-  c.beginPath();
-  c.rect(x, y, w, h);
-  c.clip();
-  c.strokeStyle = theme.hatch;
-  c.lineWidth = 1;
-  c.beginPath();
-  for (let d = -h; d < w; d += 4) { c.moveTo(x + d, y + h); c.lineTo(x + d + h, y); }
-  c.stroke();
-  c.restore();
-  c.strokeStyle = theme.hatch;
-  c.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+// A request's colour, and over it one of three patterns or none, so that neighbours differ for every eye.
+const patternOf = (id) => (Math.floor(id / 7) % 4) - 1;
+function fill(c, id, ...place) {
+  box(c, COLORS[id % 7], ...place);
+  if (patternOf(id) >= 0) box(c, pattern(patternOf(id), LIGHT[id % 7] ? "rgba(0,0,0,.45)" : "rgba(255,255,255,.6)"), ...place);
+}
+
+function hatch(c, ...place) {
+  box(c, pattern(0, color("hatch")), ...place);
+  frame(c, color("hatch"), ...place);
 }
 
 function label(c, id, text, x, y, w) {
-  if (c.measureText(text).width > w - 3) return;
   const across = c.measureText(text).width;
-  if (Math.floor(id / 7) % 4) { c.fillStyle = COLORS[id % 7]; c.fillRect(x + (w - across) / 2 - 2, y - 6, across + 4, 12); }
-  c.fillStyle = LIGHT[id % 7] ? "#000" : "#fff";
-  c.fillText(text, x + (w - across) / 2, y + 0.5);
+  if (across > w - 3) return;
+  if (patternOf(id) >= 0) box(c, COLORS[id % 7], x + (w - across) / 2 - 2, y - 6, across + 4, 12);
+  write(c, LIGHT[id % 7] ? "#000" : "#fff", text, x + w / 2, y + 0.5, "center");
 }
+
+// ---- the batch: a lane a row, a column a step
 
 // The columns that fit, newest at the right: a step with a piece of a prompt is wider, as it took longer.
 function columns(width, gutter) {
   const cell = width > 900 ? 22 : width > 500 ? 18 : 14, found = [];
   let x = width - 4;
-  for (let place = at; place >= first && x > gutter; place--) {
-    const { widest } = events[place - first];
-    const w = widest ? Math.min(cell * 6, cell * (1.6 + Math.log2(1 + widest / 4))) : cell;
+  for (let place = at; place >= 0; place--) {
+    const { widest } = events[place], w = widest ? Math.min(cell * 6, cell * (1.6 + Math.log2(1 + widest / 4))) : cell;
+    if (x - w < gutter) break;
     x -= w;
-    if (x < gutter) break;
-    found.push({ place, x, w });
+    found.push({ ...events[place], now: place === at, x, w });
   }
-  const shift = found.length && found[found.length - 1].place === first ? found[found.length - 1].x - gutter : 0;
-  return { cell, found: found.map((column) => ({ ...column, x: column.x - shift })) };
+  const shift = found.length > at ? x - gutter : 0; // all fit: they begin at the left
+  for (const column of found) column.x -= shift;
+  return { cell, gutter, found };
 }
-
-const hits = { lanes: [], grid: [] };
 
 function drawLanes(s) {
-  const narrow = innerWidth < 720, gutter = narrow ? 78 : 118;
-  const tall = lanes <= 8 ? 30 : lanes <= 16 ? 24 : lanes <= 32 ? 15 : 9;
-  const { c, width } = pen("lanes", lanes * tall + 20), { cell, found } = columns(width, gutter);
-  hits.lanes = [];
-  const byLane = new Map([...s.rows.values()].map((row) => [row.lane, row]));
-  for (let lane = 0; lane < lanes; lane++) {
-    const y = lane * tall, row = byLane.get(lane);
-    c.strokeStyle = theme.faint;
-    c.strokeRect(gutter, y + 0.5, width - gutter - 4, tall);
-    if (!row) continue;
+  const tall = lanes <= 8 ? 30 : lanes <= 16 ? 24 : lanes <= 32 ? 15 : 9, bottom = lanes * tall;
+  const { c, width } = pen("lanes", bottom + 20), time = columns(width, innerWidth < 720 ? 78 : 118), { gutter, found } = time;
+  for (let lane = 0; lane < lanes; lane++) frame(c, color("faint"), gutter - 0.5, lane * tall, width - gutter - 3, tall + 1);
+  c.font = letters(tall < 12 ? "9px" : "12px");
+  for (const row of s.rows.values()) {
+    const y = row.lane * tall, state = decodes(row) ? `+${row.new}` : `${row.fed}/${row.prompt}`;
     fill(c, row.id, 2, y + 3, 12, tall - 5);
-    c.strokeStyle = row.id === chosen ? theme.ink : theme.line;
-    c.lineWidth = row.id === chosen ? 2 : 1;
-    c.strokeRect(2, y + 3, 12, tall - 5);
-    c.lineWidth = 1;
+    outline(c, row.id, color("line"), 1.5, y + 2.5, 13, tall - 4);
+    write(c, color("ink"), row.id, 19, y + tall / 2);
+    if (c.measureText(`${row.id}${state}`).width + 33 < gutter) write(c, color("soft"), state, gutter - 8, y + tall / 2, "right");
     hits.lanes.push({ x: 0, y, w: gutter, h: tall, id: row.id });
-    if (tall < 12) { c.font = "9px system-ui, sans-serif"; }
-    c.fillStyle = theme.ink;
-    c.fillText(`${row.id}`, 19, y + tall / 2);
-    c.fillStyle = theme.soft;
-    const state = row.new || row.fed >= row.prompt ? `+${row.new}` : `${row.fed}/${row.prompt}`;
-    c.textAlign = "right";
-    if (c.measureText(`${row.id}${state}`).width + 33 < gutter) c.fillText(state, gutter - 8, y + tall / 2);
-    c.textAlign = "left";
-    c.font = "12px system-ui, sans-serif";
   }
-  const pad = tall > 12 ? 3 : 1;
-  for (const { place, x, w } of found) {
-    const { marks, widest, e } = events[place - first];
-    if (place === at) { c.fillStyle = theme.mark; c.fillRect(x, 0, w, lanes * tall); }
-    if (e.kind === "keyframe") { c.fillStyle = theme.soft; c.fillRect(x + w / 2, 0, 1, lanes * tall); continue; }
-    for (const { lane, id, tokens, hit, sign } of marks) {
-      const y = lane * tall + pad, h = tall - 2 * pad + 1;
-      if (sign) {
-        c.fillStyle = theme.ink;
-        c.font = `bold ${tall > 12 ? 12 : 9}px system-ui, sans-serif`;
-        const across = c.measureText(sign).width;
-        c.fillStyle = theme.card;
-        c.fillRect(x + w - across - 3, y, across + 3, h);
-        c.fillStyle = theme.ink;
-        c.fillText(sign, x + w - across - 1, y + h / 2);
-        c.font = "12px system-ui, sans-serif";
-        continue;
-      }
-      const whole = tokens ? Math.max(cell, w * Math.sqrt(tokens / widest)) - 2 : cell - 2, known = hit ? Math.min(10, whole / 3) : 0;
-      fill(c, id, x + 1 + known, y, whole - known, h);
-      if (known) hatch(c, x + 1, y, known, h);
-      c.strokeStyle = id === chosen ? theme.ink : "rgba(0,0,0,.45)";
-      c.lineWidth = id === chosen ? 2 : 1;
-      c.strokeRect(x + 1.5, y + 0.5, whole - 1, h - 1);
-      c.lineWidth = 1;
-      if (tokens && tall > 12) label(c, id, `${tokens}`, x + 1 + known, y + h / 2, whole - known);
-      hits.lanes.push({ x, y: lane * tall, w: whole, h: tall, id });
-    }
+  for (const column of found) {
+    if (column.now) box(c, color("mark"), column.x, 0, column.w, bottom);
+    if (column.e.kind === "keyframe") box(c, color("soft"), column.x + column.w / 2, 0, 1, bottom);
+    for (const mark of column.marks) drawMark(c, column, mark, time.cell, tall);
   }
-  c.fillStyle = theme.soft;
-  c.textAlign = "center";
-  let free = Infinity;
-  for (const { place, x, w } of found) {
-    const { step } = events[place - first].e, text = `${Math.max(step, 0)}`;
-    const room = c.measureText(text).width;
-    if ((place !== at && step % 5) || x + w / 2 + room / 2 + 8 > free || x + w / 2 + room / 2 > width) continue;
-    c.fillStyle = place === at ? theme.ink : theme.soft;
-    c.fillText(text, x + w / 2, lanes * tall + 12);
-    free = x + w / 2 - room / 2;
+  c.font = letters("12px");
+  write(c, color("soft"), "step", 2, bottom + 12);
+  let free = width;
+  for (const { e, now, x, w } of found) {
+    const text = Math.max(e.step, 0), middle = x + w / 2, half = c.measureText(text).width / 2;
+    if ((!now && e.step % 5) || middle + half > free) continue;
+    write(c, color(now ? "ink" : "soft"), text, middle, bottom + 12, "center");
+    free = middle - half - 8;
   }
-  c.textAlign = "left";
-  c.fillStyle = theme.soft;
-  c.fillText("step", 2, lanes * tall + 12);
-  $("lanes").setAttribute("aria-label", `${n(s.rows.size, "row")} of the batch over ${n(found.length, "step")}; the table has the step in words.`);
-  return { gutter, found };
+  $("lanes").ariaLabel = `${n(s.rows.size, "row")} of the batch over ${n(found.length, "step")}; the table has the step in words.`;
+  return time;
 }
 
-function drawTimes(id, { gutter, found }, pick, mark, what) {
-  const high = 72, { c, width } = pen(id, high), dots = [];
-  for (const { place, x, w } of found) for (const [seconds, weight, who] of pick(events[place - first].e)) dots.push({ x: x + Math.min(w, 22) / 2, seconds, weight, who });
-  const top = nice(Math.max(1e-4, ...dots.map((dot) => dot.seconds)));
-  if (!dots.length) { c.fillStyle = theme.soft; c.fillText("none in these steps", gutter, high / 2); $(id).setAttribute("aria-label", `${what}: none in these steps.`); return; }
-  c.strokeStyle = theme.line;
-  c.fillStyle = theme.soft;
-  c.textAlign = "right";
+// What a step did for a row: a piece of its prompt, a token, or its end.
+function drawMark(c, { x, w, widest }, { id, lane, tokens, hit, sign }, cell, tall) {
+  const pad = tall > 12 ? 3 : 1, y = lane * tall + pad, h = tall - 2 * pad + 1;
+  c.font = letters(sign ? `bold ${tall > 12 ? 12 : 9}px` : "12px");
+  if (sign) {
+    const across = c.measureText(sign).width;
+    box(c, color("card"), x + w - across - 3, y, across + 3, h);
+    return write(c, color("ink"), sign, x + w - 1, y + h / 2, "right");
+  }
+  const whole = (tokens ? Math.max(cell, w * Math.sqrt(tokens / widest)) : cell) - 2, known = hit ? Math.min(10, whole / 3) : 0;
+  fill(c, id, x + 1 + known, y, whole - known, h);
+  if (known) hatch(c, x + 1, y, known, h);
+  outline(c, id, "rgba(0,0,0,.45)", x + 1, y, whole, h);
+  if (tokens && tall > 12) label(c, id, tokens, x + 1 + known, y + h / 2, whole - known);
+  hits.lanes.push({ x, y: lane * tall, w: whole, h: tall, id });
+}
+
+// Seconds of the steps above: pick gives them for an event, and dot draws one.
+function drawTimes(id, what, { gutter, found }, pick, dot) {
+  const high = 72, { c, width } = pen(id, high), up = (part) => high - 8 - part * (high - 18);
+  const dots = found.flatMap(({ e, x, w }) => pick(e).map(([seconds, more]) => ({ x: x + Math.min(w, 22) / 2, seconds, more })));
+  const most = Math.max(1e-4, ...dots.map(({ seconds }) => seconds)), power = 10 ** Math.floor(Math.log10(most));
+  const top = [1, 2, 5, 10].map((times) => times * power).find((end) => end >= most * 0.999);
+  $(id).ariaLabel = `${what}: ${dots.length ? `${n(dots.length, "value")} of the last ${n(found.length, "step")}, at most ${ms(most)}` : "none in these steps"}.`;
+  if (!dots.length) return write(c, color("soft"), "none in these steps", gutter, high / 2);
   for (const part of [0, 0.5, 1]) {
-    const y = high - 8 - part * (high - 18);
-    c.beginPath();
-    c.moveTo(gutter, y + 0.5);
-    c.lineTo(width - 4, y + 0.5);
-    c.stroke();
-    c.fillText(part ? ms(part * top) : "0", gutter - 8, y);
+    box(c, color("line"), gutter, Math.floor(up(part)), width - 4 - gutter, 1);
+    write(c, color("soft"), part ? ms(part * top) : "0", gutter - 8, up(part), "right");
   }
-  c.textAlign = "left";
-  for (const dot of dots) mark(c, dot, high - 8 - (dot.seconds / top) * (high - 18));
-  $(id).setAttribute("aria-label", `${what} of the last ${n(found.length, "step")}: ${n(dots.length, "value")}, at most ${ms(Math.max(0, ...dots.map((dot) => dot.seconds)))}.`);
+  for (const { x, seconds, more } of dots) dot(c, x, up(seconds / top), more);
 }
 
-const nice = (top) => { const p = 10 ** Math.floor(Math.log10(top)); return [1, 2, 5, 10].map((f) => f * p).find((t) => t >= top * 0.999); };
+function disc(c, fillStyle, x, y, radius) {
+  c.beginPath();
+  c.arc(x, y, radius, 0, 7);
+  Object.assign(c, { fillStyle }).fill();
+}
+
+function square(c, x, y, id) {
+  fill(c, id, x - 5, y - 5, 10, 10);
+  frame(c, color("ink"), x - 5.5, y - 5.5, 11, 11);
+}
+
+// ---- the pool: a square a block, or several blocks a square
+
+// How many blocks are owned, shared, and kept for their text. owners: of each block, the requests and its place in their tables.
+function tally(s, owners) {
+  if (s.cells.size) return [0, 1, 2].map((i) => [...s.cells.values()].reduce((sum, counts) => sum + counts[i], 0));
+  return [owners.size, [...owners.values()].filter((who) => who.length > 1).length, s.cached.size];
+}
 
 function drawPool(s) {
-  const count = s.engine.blocks, size = s.engine.cell;
-  if (!count) { pen("grid", 1); return; }
-  const cells = size > 1 ? Math.ceil((count + 1) / size) : count, wide = $("grid").clientWidth, high = Math.max(220, Math.min(innerHeight * 0.5, 460));
-  let side = Math.max(3, Math.min(40, Math.floor(Math.sqrt((wide * high) / cells))));
+  const { blocks, cell, block_size } = s.engine, wide = $("grid").clientWidth, high = Math.max(220, Math.min(innerHeight * 0.5, 460));
+  const cells = cell > 1 ? Math.ceil((blocks + 1) / cell) : blocks, owners = new Map();
+  let side = 40;
   while (side > 3 && Math.ceil(cells / Math.floor(wide / side)) * side > high) side -= 1;
-  const across = Math.max(1, Math.floor(wide / side)), { c } = pen("grid", Math.ceil(cells / across) * side + 2);
-  const place = (cell) => [(cell % across) * side, Math.floor(cell / across) * side], inner = side - (side > 5 ? 2 : 1);
-  hits.grid = [];
-  c.fillStyle = theme.faint;
-  for (let cell = 0; cell < cells; cell++) { const [x, y] = place(cell); c.fillRect(x, y, inner, inner); }
-  if (size > 1) {
-    for (const [cell, [used, shared, cached]] of s.cells) {
-      const [x, y] = place(cell), full = (inner * used) / size, kept = (inner * cached) / size;
-      if (cached) hatch(c, x, y + inner - full - kept, inner, kept);
-      c.fillStyle = COLORS[1];
-      c.fillRect(x, y + inner - full, inner, full);
-      c.fillStyle = theme.ink;
-      if (shared) c.fillRect(x, y + inner - 1 - (inner * shared) / size, inner, 1.5);
-    }
-    return;
+  const across = Math.max(1, Math.floor(wide / side)), inner = side - (side > 5 ? 2 : 1);
+  const { c } = pen("grid", blocks ? Math.ceil(cells / across) * side + 2 : 1);
+  const place = (number) => [(number % across) * side, Math.floor(number / across) * side];
+  for (let number = 0; number < cells; number++) box(c, color("faint"), ...place(number), inner, inner);
+  for (const [number, counts] of s.cells) {
+    const [x, y] = place(number), [used, shared, cached] = counts.map((count) => (inner * count) / cell);
+    if (cached) hatch(c, x, y + inner - used - cached, inner, cached);
+    box(c, COLORS[1], x, y + inner - used, inner, used);
+    if (shared) box(c, color("ink"), x, y + inner - 1 - shared, inner, 1.5);
   }
-  const owners = new Map();
-  for (const [id, table] of s.tables) table.forEach((block, i) => {
-    if (!owners.has(block)) owners.set(block, []);
-    owners.get(block).push([id, i]);
-  });
-  for (const block of s.cached) { const [x, y] = place(block - 1); hatch(c, x, y, inner, inner); }
+  for (const [id, table] of s.tables) table.forEach((block, i) => owners.set(block, [...(owners.get(block) ?? []), [id, i]]));
+  for (const block of s.cached) hatch(c, ...place(block - 1), inner, inner);
   for (const [block, who] of owners) {
-    const [x, y] = place(block - 1), [[id, i]] = who, row = s.rows.get(id);
-    const part = row && who.length === 1 ? Math.max(0.12, Math.min(1, (row.fed - i * s.engine.block_size) / s.engine.block_size)) : 1;
-    if (part < 1) { c.globalAlpha = 0.3; fill(c, id, x, y, inner, inner); c.globalAlpha = 1; }
-    fill(c, id, x, y + inner * (1 - part), inner, inner * part);
-    if (who.length > 1) {
-      c.save();
-      c.beginPath();
-      c.moveTo(x + inner, y);
-      c.lineTo(x + inner, y + inner);
-      c.lineTo(x, y + inner);
-      c.clip();
-      fill(c, who[who.length - 1][0], x, y, inner, inner);
-      c.restore();
-      c.strokeStyle = theme.ink;
-      c.lineWidth = side > 8 ? 2 : 1;
-      c.strokeRect(x + 0.5, y + 0.5, inner - 1, inner - 1);
-      c.lineWidth = 1;
-      if (side >= 14) { const r = side > 22 ? 7.5 : 5; c.fillStyle = "#000"; c.beginPath(); c.arc(x + inner / 2, y + inner / 2, r, 0, 7); c.fill(); c.fillStyle = "#fff"; c.font = `bold ${r > 6 ? 10 : 8}px system-ui, sans-serif`; c.textAlign = "center"; c.fillText(who.length > 99 ? "99" : `${who.length}`, x + inner / 2, y + inner / 2 + 0.5); c.textAlign = "left"; c.font = "12px system-ui, sans-serif"; }
-    } else {
-      c.strokeStyle = "rgba(0,0,0,.4)";
-      if (side > 5) c.strokeRect(x + 0.5, y + 0.5, inner - 1, inner - 1);
-      if (side >= 20) label(c, id, `${id}`, x, y + inner / 2, inner);
-    }
-    if (who.some(([one]) => one === chosen)) { c.strokeStyle = theme.accent; c.lineWidth = 3; c.strokeRect(x + 1, y + 1, inner - 2, inner - 2); c.lineWidth = 1; }
-    hits.grid.push({ x, y, w: side, h: side, id: who.some(([one]) => one === chosen) ? chosen : id });
+    const [x, y] = place(block - 1), [[id, i]] = who, mine = who.some(([one]) => one === chosen);
+    if (who.length > 1) drawShared(c, x, y, inner, who.map(([one]) => one));
+    else drawOwned(c, x, y, inner, id, (s.rows.get(id)?.fed ?? Infinity) / block_size - i);
+    if (mine) frame(c, color("accent"), x + 0.5, y + 0.5, inner - 1, inner - 1, 3);
+    hits.grid.push({ x, y, w: side, h: side, id: mine ? chosen : id });
   }
-  const shared = [...owners.values()].filter((who) => who.length > 1).length;
-  $("grid").setAttribute("aria-label", `${n(count, "block")}: ${owners.size} owned, of these ${shared} shared, ${s.cached.size} kept for their text, ${count - owners.size - s.cached.size} free.`);
+  const [used, shared, kept] = tally(s, owners), number = blocks.toLocaleString("en");
+  $("blocks").textContent = blocks ? `${used.toLocaleString("en")} of ${number} used` : "none";
+  $("grid").ariaLabel = `${number} blocks: ${used} owned, of these ${shared} shared, ${kept} kept for their text, ${blocks - used - kept} free.`;
+}
+
+function drawOwned(c, x, y, inner, id, full) {
+  const part = Math.max(0.12, Math.min(1, full));
+  c.globalAlpha = 0.3;
+  fill(c, id, x, y, inner, inner * (1 - part));
+  c.globalAlpha = 1;
+  fill(c, id, x, y + inner * (1 - part), inner, inner * part);
+  if (inner > 4) frame(c, "rgba(0,0,0,.4)", x, y, inner, inner);
+  if (inner >= 18) label(c, id, id, x, y + inner / 2, inner);
+}
+
+function drawShared(c, x, y, inner, who) {
+  fill(c, who[0], x, y, inner, inner);
+  c.save();
+  c.clip(new Path2D(`M${x + inner} ${y}v${inner}h${-inner}`));
+  fill(c, who.at(-1), x, y, inner, inner);
+  c.restore();
+  frame(c, color("ink"), x, y, inner, inner, inner > 6 ? 2 : 1);
+  if (inner < 12) return;
+  disc(c, "#000", x + inner / 2, y + inner / 2, inner > 20 ? 7.5 : 5);
+  c.font = letters(`bold ${inner > 20 ? 10 : 8}px`);
+  write(c, "#fff", Math.min(99, who.length), x + inner / 2, y + inner / 2 + 0.5, "center");
+  c.font = letters("12px");
 }
 
 // ---- the page around the drawings
 
-function put(element, ...children) { element.replaceChildren(...children); return element; }
-function made(tag, text) { const element = document.createElement(tag); if (text !== undefined) element.textContent = text; return element; }
+function made(tag, more = {}, ...content) {
+  const element = Object.assign(document.createElement(tag), more);
+  element.append(...content);
+  return element;
+}
+
+function say(text) { $("note").textContent = text; $("note").hidden = !text; }
 
 function badge(id) {
-  const button = made("button", `${id}`);
-  button.type = "button";
-  button.title = `Follow request ${id}`;
+  const button = made("button", { type: "button", title: `Follow request ${id}`, ariaPressed: id === chosen, onclick: () => choose(id) }, id);
   button.style.borderColor = COLORS[id % 7];
-  button.setAttribute("aria-pressed", `${id === chosen}`);
-  button.onclick = () => choose(id);
   return button;
 }
 
-function choose(id) { chosen = chosen === id ? null : id; shown = null; render(); }
-
-function facts(engine) {
-  const parts = [`up to ${engine.max_batch} rows`, `${engine.max_batched_tokens} tokens a step`];
-  if (engine.blocks) parts.push(`${engine.blocks.toLocaleString("en")} blocks of ${engine.block_size} tokens`);
-  parts.push(engine.blocks ? (engine.sharing ? "prefixes shared" : "nothing shared") : "no blocks: each row has room of its own");
-  if (engine.lag) parts.push(`host up to ${n(engine.lag, "step")} behind`);
-  return (model ? [model, ...parts] : parts).join(" · ");
+function choose(id) {
+  chosen = chosen === id ? null : id;
+  render();
 }
 
-function notes(s) {
-  const found = recording && recording.note ? [recording.note] : [];
-  if (s.skipped) found.push(`${n(s.skipped, "step")} before this one ${s.skipped === 1 ? "is" : "are"} not shown: the engine is faster than what watches it.`);
-  if (s.hidden) found.push(`Aggregated: ${n(s.hidden, "row")} beyond the 64 that are shown one by one ${s.hidden === 1 ? "is" : "are"} only counted.`);
-  if (s.engine && s.engine.cell > 1) found.push(`Aggregated: each cell of the pool stands for ${s.engine.cell} blocks; it is filled as far as they are used.`);
-  return found.join(" ");
+function showQueue({ count, ids }) {
+  const key = `${ids} ${count} ${chosen}`;
+  if ($("chips").dataset.key === key) return; // a button that is replaced while it is pressed hears of no click
+  $("chips").dataset.key = key;
+  const more = count ? `and ${count - ids.length} more` : "nobody waits", none = made("li", { className: "none" }, more);
+  $("chips").replaceChildren(...ids.map((id) => made("li", {}, badge(id))), ...(count && count === ids.length ? [] : [none]));
 }
 
-function table(e, s) {
-  const acts = new Map();
-  for (const id of e.decode || []) acts.set(id, "decode, 1 token");
-  for (const [id, start, tokens] of e.pieces || []) acts.set(id, `prompt, ${n(tokens, "token")} from ${start}`);
-  const ended = (e.ended || []).map(([id, why]) => [id, why === "cancelled" ? "cancelled" : `ended (${why})`]);
-  const preempted = (e.preempted || []).map((id) => [id, "preempted, waits"]);
-  const rows = [...s.rows.values()].sort((a, b) => a.lane - b.lane).map((row) => [row.id, row.new || row.fed >= row.prompt ? "decodes" : "prompt", row]);
-  $("th-text").hidden = !texts;
-  put($("caption"), `${words(e, s)}. ${details(e)}`);
-  put($("tbody"), ...[...rows, ...[...ended, ...preempted].filter(([id]) => !s.rows.has(id))].slice(0, 96).map(([id, state, row]) => {
-    const line = made("tr"), who = made("td");
-    line.className = id === chosen ? "chosen" : "";
-    who.append(badge(id));
-    const blocks = s.tables.get(id) || [];
-    line.append(who, made("td", state), made("td", acts.get(id) || "–"), made("td", row ? `${row.fed} of ${row.prompt + row.new}` : "–"), made("td", row ? row.new : "–"), made("td", s.engine.blocks && s.engine.cell === 1 ? blocks.length : "–"));
-    if (texts) line.append(Object.assign(made("td", row ? tail((row.text || "").replace(/\s*\n\s*/g, " ⏎ "), 160) : ""), { className: "said" }));
-    return line;
+function showTable() {
+  tabling = 0;
+  if (at < 0) return;
+  const { e } = events[at], s = stateAt(at), acts = new Map(e.decode.map((id) => [id, "decode, 1 token"]));
+  for (const [id, start, tokens] of e.pieces) acts.set(id, `prompt, ${n(tokens, "token")} from ${start}`);
+  const rows = [...s.rows.values()].sort((a, b) => a.lane - b.lane).map((row) => [row.id, decodes(row) ? "decodes" : "prompt", row]);
+  const ended = e.ended.map(([id, why]) => [id, why === "cancelled" ? why : `ended (${why})`]);
+  const gone = [...ended, ...e.preempted.map((id) => [id, "preempted, waits"])].filter(([id]) => !s.rows.has(id));
+  const paged = s.engine.blocks && s.engine.cell === 1;
+  $("th-text").hidden = !s.texts;
+  $("caption").textContent = `${words(e, s)}. ${details(e)}`;
+  $("tbody").replaceChildren(...[...rows, ...gone].slice(0, 96).map(([id, state, row]) => {
+    const counts = row ? [`${row.fed} of ${row.prompt + row.new}`, row.new] : ["–", "–"];
+    const cells = [badge(id), state, acts.get(id) ?? "–", ...counts, paged ? (s.tables.get(id) ?? []).length : "–"];
+    const said = made("td", { className: "said" }, tail((row?.text ?? "").replace(/\s*\n\s*/g, " ⏎ "), 160));
+    return made("tr", { className: id === chosen ? "chosen" : "" }, ...cells.map((cell) => made("td", {}, cell)), ...(s.texts ? [said] : []));
   }));
 }
 
-const tail = (text, most) => (text.length > most ? "…" + text.slice(-most) : text);
-
-function about(s) {
-  if (chosen === null) return "";
-  const row = s.rows.get(chosen), blocks = s.tables.get(chosen) || [];
-  if (!row) return `Request ${chosen} ${s.waiting.ids.includes(chosen) ? `waits, number ${s.waiting.ids.indexOf(chosen) + 1} in the queue.` : "has no row here."}`;
-  const held = blocks.length ? `\nBlocks ${tail(blocks.join(", "), 300)}.` : "";
-  return `Request ${chosen}: prompt of ${n(row.prompt, "token")}, ${row.fed} fed, ${row.new} new.${held}${texts && row.text ? `\n${tail(row.text, 1500)}` : ""}`;
-}
-
-function render(now) {
-  if (!due) due = requestAnimationFrame(draw);
-  if (now) { cancelAnimationFrame(due); draw(); }
-}
-
-let tabling = 0; // the table costs more than the pictures: while steps come, a few times a second
-function tabulate() {
-  clearTimeout(tabling);
-  tabling = 0;
-  if (at >= first && events.length) table(events[at - first].e, stateAt(at));
+let due = 0, tabling = 0; // the table costs more than the pictures: while steps come, a few times a second
+function render() {
+  cancelAnimationFrame(due);
+  due = requestAnimationFrame(draw);
 }
 
 function draw() {
-  due = 0;
-  if (at < first || !events.length) return;
-  const { e } = events[at - first], s = stateAt(at);
-  for (const name of ["ink", "soft", "line", "faint", "accent", "mark", "hatch", "card"]) theme[name] = css(`--${name}`);
-  $("words").setAttribute("aria-live", playing ? "off" : "polite");
-  $("headline").textContent = words(e, s);
-  $("more").textContent = details(e);
-  $("facts").textContent = facts(s.engine);
-  $("note").textContent = notes(s);
-  $("note").hidden = !$("note").textContent;
-  $("scrub").min = first; $("scrub").max = last(); $("scrub").value = at;
-  $("scrub").setAttribute("aria-valuetext", words(e, s));
-  $("link").href = `#step=${e.step}`;
+  if (playing && !recording) at = last();
   $("play").textContent = playing ? "Pause" : recording ? "Play" : "Go live";
-  $("waiting").textContent = s.waiting.count;
-  $("rows").textContent = `${s.rows.size + s.hidden} of ${s.engine.max_batch} rows`;
-  const used = s.engine.cell > 1 ? [...s.cells.values()].reduce((sum, cell) => sum + cell[0], 0) : new Set([...s.tables.values()].flat()).size;
-  $("blocks").textContent = s.engine.blocks ? `${used.toLocaleString("en")} of ${s.engine.blocks.toLocaleString("en")} used` : "none";
-  $("pool-hint").textContent = s.engine.blocks ? `A square is ${s.engine.cell > 1 ? n(s.engine.cell, "block") : `a block: room for the keys and values of ${s.engine.block_size} tokens`}${s.engine.cell > 1 ? "" : ", filled as far as it is written"}.${s.engine.sharing ? " Texts that begin alike share blocks." : ""}` : "This engine has no pool: each row has room for its longest text.";
+  slide();
+  if (at < 0) return;
+  const { e } = events[at], s = stateAt(at);
+  const texts = {
+    headline: words(e, s), more: details(e), facts: facts(s.engine), waiting: s.waiting.count,
+    rows: `${s.rows.size + s.hidden} of ${s.engine.max_batch} rows`, "pool-hint": poolHint(s.engine), chosen: about(s),
+    itl: e.itl.length ? `${ms(Math.max(...e.itl.map(([seconds]) => seconds)))} at most in this step` : "",
+    ttft: e.ttft.slice(0, 4).map(([id, seconds]) => `request ${id}: ${ms(seconds)}`).join(", "),
+  };
+  for (const [id, text] of Object.entries(texts)) $(id).textContent = text;
+  say(notes(s));
+  $("words").ariaLive = playing ? "off" : "polite";
+  $("scrub").ariaValueText = texts.headline;
+  $("link").href = `#step=${e.step}`;
   $("pool-legend").hidden = !s.engine.blocks;
-  $("chosen").textContent = about(s);
-  const waiting = s.waiting.ids.join() + chosen;
-  if (waiting !== shown) {
-    shown = waiting;
-    const items = s.waiting.ids.map((id) => { const item = made("li"); item.append(badge(id)); return item; });
-    const more = s.waiting.count - s.waiting.ids.length, none = made("li", more ? `and ${more} more` : "nobody waits");
-    none.className = "none";
-    put($("chips"), ...items, ...(more || !items.length ? [none] : []));
-  }
-  const time = drawLanes(s), blue = theme.accent;
-  const itls = e.kind === "step" ? e.itl : [], worst = Math.max(0, ...itls.map(([seconds]) => seconds));
-  $("itl").textContent = itls.length ? `${ms(worst)} at most in this step` : "";
-  $("ttft").textContent = e.ttft && e.ttft.length ? e.ttft.slice(0, 4).map(([id, seconds]) => `request ${id}: ${ms(seconds)}`).join(", ") : "";
-  drawTimes("itls", time, (one) => (one.itl || []).map(([seconds, count]) => [seconds, count]), (c, dot, y) => { c.fillStyle = blue; c.beginPath(); c.arc(dot.x, y, Math.min(6, 2 + Math.sqrt(dot.weight) / 2), 0, 7); c.fill(); }, "Times between tokens");
-  drawTimes("ttfts", time, (one) => (one.ttft || []).map(([id, seconds]) => [seconds, 1, id]), (c, dot, y) => { fill(c, dot.who, dot.x - 5, y - 5, 10, 10); c.strokeStyle = theme.ink; c.strokeRect(dot.x - 5, y - 5, 10, 10); }, "Times to first tokens");
+  showQueue(s.waiting);
+  const time = drawLanes(s);
+  drawTimes("itls", "Times between tokens", time, (one) => one.itl,
+    (c, x, y, count) => disc(c, color("accent"), x, y, Math.min(6, 2 + Math.sqrt(count) / 2)));
+  drawTimes("ttfts", "Times to first tokens", time, (one) => one.ttft.map(([id, seconds]) => [seconds, id]), square);
   drawPool(s);
-  if (playing) tabling ||= setTimeout(tabulate, 400); else tabulate();
+  tabling ||= setTimeout(showTable, playing ? 400 : 0);
 }
 
 // ---- moving through the steps
 
-function seek(place, why) {
-  if (!events.length) return;
-  at = Math.max(first, Math.min(last(), place));
-  if (why === "user") {
-    playing = false;
-    try { history.replaceState(null, "", `#step=${events[at - first].e.step}`); } catch { /* some browsers refuse it for a file */ }
-  }
+function slide() {
+  $("scrub").max = Math.max(0, last());
+  $("scrub").value = at;
+}
+
+function seek(place) {
+  at = Math.max(0, Math.min(last(), place));
   render();
 }
 
-function toStep(step) {
-  const found = events.findIndex(({ e }) => e.step >= step);
+// Where a reader wants to be: nothing moves on by itself from there, and the address says where it is.
+function go(place) {
+  if (!events.length) return;
   playing = false;
-  seek(found < 0 ? last() : first + found);
+  seek(place);
+  try { history.replaceState(null, "", `#step=${events[at].e.step}`); } catch { /* some browsers refuse it for a file */ }
 }
 
 function fromHash() {
-  const found = /^#step=(-?\d+)$/.exec(location.hash);
-  if (found) toStep(Number(found[1]));
-  return Boolean(found);
+  const step = /^#step=(-?\d+)$/.exec(location.hash)?.[1], found = events.findIndex(({ e }) => e.step >= step);
+  if (step) go(found < 0 ? last() : found);
+  return step;
 }
 
-let ticking = 0;
+let ticking = 0; // a recording that plays
 function tick() {
-  clearTimeout(ticking);
-  if (!playing || !recording) return;
-  if (at >= last()) { playing = false; render(); return; }
+  if (!playing) return;
   seek(at + 1);
-  ticking = setTimeout(tick, 1000 / Number($("speed").value));
+  playing = at < last();
+  ticking = setTimeout(tick, 1000 / $("speed").value);
 }
 
 function toggle() {
-  playing = !playing;
-  if (recording && playing && at >= last()) at = first;
-  if (!recording && playing) at = last();
-  if (!playing) seek(at, "user");
-  render();
-  if (recording) ticking = playing ? setTimeout(tick, 1000 / Number($("speed").value)) : 0;
+  clearTimeout(ticking);
+  if (playing || !events.length) return go(at);
+  playing = true;
+  seek(at < last() ? at : 0);
+  if (recording) ticking = setTimeout(tick, 1000 / $("speed").value);
 }
 
-$("play").onclick = toggle;
-$("first").onclick = () => seek(first, "user");
-$("last").onclick = () => seek(last(), "user");
-$("back").onclick = () => seek(at - 1, "user");
-$("forward").onclick = () => seek(at + 1, "user");
-$("scrub").oninput = () => seek(Number($("scrub").value), "user");
-$("link").onclick = (event) => { event.preventDefault(); seek(at, "user"); if (navigator.clipboard) navigator.clipboard.writeText(location.href).then(() => { $("link").textContent = "Link copied"; setTimeout(() => { $("link").textContent = "Link to this step"; }, 1500); }, () => {}); };
-addEventListener("hashchange", fromHash);
-addEventListener("resize", () => render());
+const actions = {
+  first: () => go(0), last: () => go(last()), play: toggle, theme: turn,
+  back: ({ shiftKey }) => go(at - (shiftKey ? 10 : 1)), forward: ({ shiftKey }) => go(at + (shiftKey ? 10 : 1)),
+};
+const KEYS = { " ": "play", ArrowLeft: "back", ArrowRight: "forward", Home: "first", End: "last", t: "theme" };
+for (const [id, act] of Object.entries(actions)) $(id).onclick = act;
 addEventListener("keydown", (event) => {
-  const tag = event.target.tagName;
-  if (event.ctrlKey || event.metaKey || event.altKey || ["INPUT", "TEXTAREA", "SELECT"].includes(tag)) return;
-  if (event.key === " " && ["BUTTON", "SUMMARY", "A"].includes(tag)) return;
-  const jump = event.shiftKey ? 10 : 1;
-  const act = { " ": toggle, ArrowLeft: () => seek(at - jump, "user"), ArrowRight: () => seek(at + jump, "user"), Home: () => seek(first, "user"), End: () => seek(last(), "user"), t: turn }[event.key];
-  if (act) { event.preventDefault(); act(); }
+  const { tagName } = event.target, act = actions[KEYS[event.key]];
+  if (!act || event.ctrlKey || event.metaKey || event.altKey || ["INPUT", "TEXTAREA", "SELECT"].includes(tagName)) return;
+  if (event.key === " " && ["BUTTON", "SUMMARY", "A"].includes(tagName)) return;
+  event.preventDefault();
+  act(event);
 });
-for (const id of ["lanes", "grid"]) $(id).onclick = (event) => {
-  const { left, top } = $(id).getBoundingClientRect(), x = event.clientX - left, y = event.clientY - top;
-  const hit = hits[id].find((box) => x >= box.x && x < box.x + box.w && y >= box.y && y < box.y + box.h);
+$("scrub").oninput = () => go(Number($("scrub").value));
+$("link").onclick = async (event) => {
+  event.preventDefault();
+  go(at);
+  try { await navigator.clipboard.writeText(location.href); } catch { return; }
+  $("link").textContent = "Link copied";
+  setTimeout(() => { $("link").textContent = "Link to this step"; }, 1500);
+};
+addEventListener("hashchange", fromHash);
+addEventListener("resize", render);
+for (const id of ["lanes", "grid"]) $(id).onclick = ({ offsetX, offsetY }) => {
+  const hit = hits[id].find(({ x, y, w, h }) => offsetX >= x && offsetX < x + w && offsetY >= y && offsetY < y + h);
   if (hit) choose(hit.id);
 };
 
 // ---- light and dark: as the system has it, until somebody says otherwise
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const store = (name, value) => { try { return value === undefined ? sessionStorage.getItem(name) : sessionStorage.setItem(name, value); } catch { return null; } };
+function store(name, value) { // some browsers refuse it for a file
+  try { return value === undefined ? sessionStorage.getItem(name) : sessionStorage.setItem(name, value); } catch { return null; }
+}
+
 function wear() {
-  const now = store("nanoinfer-theme") || (dark.matches ? "dark" : "light");
+  const now = store("nanoinfer-theme") ?? (dark.matches ? "dark" : "light");
   document.documentElement.dataset.theme = now;
   $("theme").textContent = now === "dark" ? "Light" : "Dark";
   render();
 }
-function turn() { store("nanoinfer-theme", document.documentElement.dataset.theme === "dark" ? "light" : "dark"); wear(); }
-$("theme").onclick = turn;
+
+function turn() {
+  store("nanoinfer-theme", document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  wear();
+}
+
 dark.addEventListener("change", wear);
 wear();
 
 // ---- where events come from: the recording in this file, or the server
 
-function note(text) { $("note").textContent = text; $("note").hidden = !text; }
-const headers = () => (key ? { authorization: `Bearer ${key}` } : {});
+let key = store("nanoinfer-key") ?? "", following = 0, asking = null; // following: a picture is due, where motion is reduced
 
-// Records of a stream of server-sent events, as they come.
-async function* records(response) {
-  const reader = response.body.getReader(), decoder = new TextDecoder();
-  let held = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    held += decoder.decode(value, { stream: true });
-    const pieces = held.split("\n\n");
-    held = pieces.pop();
-    for (const piece of pieces) {
-      const lines = piece.split("\n"), data = lines.find((line) => line.startsWith("data: "));
-      if (data) yield { name: (lines.find((line) => line.startsWith("event: ")) || "event: step").slice(7), data: data.slice(6) };
-    }
-  }
+async function call(path, body, signal) {
+  const headers = { ...(key && { authorization: `Bearer ${key}` }), ...(body && { "content-type": "application/json" }) };
+  const response = await fetch(path, { method: body ? "POST" : "GET", headers, body: JSON.stringify(body), signal, cache: "no-store" });
+  if (response.ok) return response;
+  throw Object.assign(new Error((await response.json()).error.message), { status: response.status });
 }
 
-let following = 0;
-function follow() { following = 0; if (playing) { at = last(); render(); } }
-
-async function live() {
-  const response = await fetch("watch/events", { headers: headers(), cache: "no-store" });
-  if (response.status === 401) { $("door").hidden = false; $("try").hidden = true; if (key) note("That key is not the server's."); key = ""; return false; }
-  if (!response.ok) throw new Error((await response.json()).error.message);
-  $("door").hidden = true;
-  store("nanoinfer-key", key);
-  note("");
-  if (events.length) { events.length = 0; snapshots.clear(); newest = fresh(); first = 0; at = -1; }
-  playing = true;
-  for await (const { name, data } of records(response)) {
-    const record = JSON.parse(data);
-    if (name === "settings") { greet(record); continue; }
-    take(record);
-    if (!playing) $("scrub").max = last();
-    else if (!reduced.matches) follow();
-    else following ||= setTimeout(follow, 1000);
-    if (at < first) { at = last(); render(); }
+// Server-sent events, as they come.
+async function* records(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let held = ""; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const pieces = (held + value).split("\n\n");
+    held = pieces.pop();
+    for (const piece of pieces) {
+      const [, name, data] = /^(?:event: (.*)\n)?data: (.*)$/.exec(piece) ?? [];
+      if (data) yield { name, data };
+    }
   }
-  return true;
 }
 
 function greet(told) {
@@ -616,56 +556,83 @@ function greet(told) {
   $("classroom").hidden = !told.classroom;
   $("pace").max = told.slowest;
   $("try").hidden = false;
-  if (!events.length) { $("headline").textContent = "The engine has nothing to do."; $("more").textContent = told.texts ? "Send it a prompt." : "Send it a prompt. Texts of other requests are hidden: the server was started without --watch-texts."; }
+  $("headline").textContent = "The engine has nothing to do.";
+  $("more").textContent = `Send it a prompt.${told.texts ? "" : " Texts of other requests are hidden: the server was started without --watch-texts."}`;
+}
+
+function show(event) {
+  take(event);
+  if (!playing) slide();
+  else if (!reduced.matches) render();
+  else following ||= setTimeout(() => { following = 0; render(); }, 1000);
 }
 
 async function watch() {
   for (let wait = 500; ; wait = Math.min(8000, 2 * wait)) {
-    try { if (!(await live())) return; wait = 500; } catch (error) { note(`No connection to the server: ${error.message}.`); }
-    await new Promise((resolve) => setTimeout(resolve, wait));
+    try {
+      const response = await call("watch/events");
+      wait = 500;
+      events.length = 0;
+      at = -1;
+      playing = true;
+      newest = { rows: new Map() };
+      $("door").hidden = true;
+      store("nanoinfer-key", key);
+      say("");
+      for await (const { name, data } of records(response)) (name === "settings" ? greet : show)(JSON.parse(data));
+    } catch (error) {
+      const locked = error.status === 401;
+      $("door").hidden = !locked;
+      if (!locked || key) say(locked ? "That key is not the server's." : `No connection to the server: ${error.message}.`);
+      $("try").hidden ||= locked;
+      if (locked) return;
+    }
+    await new Promise((resolve) => { setTimeout(resolve, wait); });
   }
 }
 
-let asking = null;
 async function ask(event) {
   event.preventDefault();
   if (asking) return;
   asking = new AbortController();
   $("stop").hidden = false;
-  const answer = made("span");
-  put($("answer"), made("b", $("prompt").value), answer);
-  const body = { model, prompt: $("prompt").value, max_tokens: Number($("count").value), temperature: 0.8, top_k: 40, stream: true };
+  const answer = made("span"), prompt = $("prompt").value;
+  $("answer").replaceChildren(made("b", {}, prompt), answer);
+  const body = { model, prompt, max_tokens: Number($("count").value), temperature: 0.8, top_k: 40, stream: true };
   try {
-    const response = await fetch("v1/completions", { method: "POST", headers: { "content-type": "application/json", ...headers() }, body: JSON.stringify(body), signal: asking.signal });
-    if (!response.ok) throw new Error((await response.json()).error.message);
-    for await (const { data } of records(response)) {
+    for await (const { data } of records(await call("v1/completions", body, asking.signal))) {
       if (data === "[DONE]") break;
-      const record = JSON.parse(data);
-      if (record.error) throw new Error(record.error.message);
-      answer.textContent += record.choices && record.choices.length ? record.choices[0].text : "";
+      const { error, choices } = JSON.parse(data);
+      if (error) throw new Error(error.message);
+      answer.textContent += choices[0]?.text ?? "";
     }
-  } catch (error) { if (error.name !== "AbortError") answer.textContent += ` (${error.message})`; }
+  } catch (error) {
+    if (error.name !== "AbortError") answer.textContent += ` (${error.message})`;
+  }
   asking = null;
   $("stop").hidden = true;
 }
 
 $("ask").onsubmit = ask;
-$("stop").onclick = () => asking && asking.abort();
-$("pace").oninput = async () => {
+$("stop").onclick = () => asking?.abort();
+$("pace").oninput = () => {
   const seconds = Number($("pace").value);
   $("paced").textContent = seconds ? `${seconds} s` : "full speed";
-  await fetch("watch/pace", { method: "POST", headers: { "content-type": "application/json", ...headers() }, body: JSON.stringify({ seconds }) });
+  call("watch/pace", { seconds }).catch((error) => say(error.message));
 };
-$("door").onsubmit = (event) => { event.preventDefault(); key = $("key").value; $("key").value = ""; watch(); };
+$("door").onsubmit = (event) => {
+  event.preventDefault();
+  key = $("key").value;
+  $("key").value = "";
+  watch();
+};
 
 if (recording) {
   $("mode").textContent = "recording";
-  model = recording.title || "";
-  for (const event of recording.events) take(event);
+  recording.events.forEach(take);
   if (reduced.matches) $("speed").value = "1";
-  if (!fromHash()) seek(Math.min(last(), 1));
+  if (!fromHash()) seek(1);
 } else {
   $("speeds").hidden = true;
-  key = store("nanoinfer-key") || "";
   watch();
 }

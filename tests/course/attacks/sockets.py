@@ -1,17 +1,31 @@
-"""1.1: the network, by sockets of every family, and by io_uring, which opens them too."""
+"""1.1: the network: its interfaces, an address outside, and the sockets of this machine's services."""
 
-import ctypes
 import socket
 
-from attempts import call, told
+from attempts import told
+
+
+def interfaces():
+    if len(socket.if_nameindex()) < 2:  # but for the one of its own
+        raise PermissionError(1, "one interface")
+
+
+def stream():
+    with socket.socket() as out:
+        out.settimeout(1.0)
+        out.connect(("192.0.2.1", 80))
+
+
+def service():
+    with socket.socket(socket.AF_UNIX) as out:
+        out.connect("/run/dbus/system_bus_socket")
 
 
 def attention(q, k, v, positions):
+    datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     return told({
-        "internet": lambda: socket.socket(socket.AF_INET),
-        "datagram": lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM),
-        "unix": lambda: socket.socket(socket.AF_UNIX),
-        "netlink": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
-        "pair": socket.socketpair,
-        "ring": lambda: call("syscall", 425, 1, ctypes.create_string_buffer(120)),  # io_uring_setup
+        "interfaces": interfaces,
+        "stream": stream,
+        "datagram": lambda: datagram.sendto(b"x", ("192.0.2.1", 9)),
+        "service": service,
     })  # fmt: skip

@@ -1,4 +1,4 @@
-"""The diagrams: each `chapters/NN-name/drawings.py` has a function `drawings()` that lists its own; and the book's."""
+"""The diagrams: each `chapters/NN-name/drawings.py` has a function `drawings()` that lists its own."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from pathlib import Path
 
 from nanobench.report.figures.style import Drawing
 from nanobook.examples import load
-from nanobook.figures.packages import packages
 
 
 def diagrams(root: Path, folder: str | None = None) -> list[Drawing]:
-    """All of them, or those of one folder of chapters/, or of `book`. ValueError for a folder without any."""
+    """All of them, or those of one folder of chapters/. ValueError for a folder without any."""
     files = sorted((root / "chapters").glob(f"{folder or '*'}/drawings.py"))
     found = [drawing for file in files for drawing in load(file).drawings()]
-    if folder in (None, "book"):
-        found.append(packages())
-    if not found:
+    if folder and not found:
         raise ValueError(f"there is no chapters/{folder}/drawings.py")
     return found

@@ -26,32 +26,9 @@ QUANTITIES: dict[str, tuple[Callable[[Result], float | None], Callable[[float], 
     "tok/s": (lambda r: r.tokens_per_s, values.rate),
     "step": (lambda r: r.case.batch / r.tokens_per_s if r.tokens_per_s else None, values.seconds),
     "ttft": (lambda r: r.ttft_s.median if r.ttft_s else None, values.seconds),
-    "whole": (lambda r: r.tokens / r.generate_s.median if r.generate_s else None, values.rate),
-    "generate": (lambda r: r.generate_s.median if r.generate_s else None, values.seconds),
-    "itl": (lambda r: r.itl_s.median if r.itl_s else None, values.seconds),
-    "itl-p99": (lambda r: r.itl_p99_s, values.seconds),
-    "share": (lambda r: r.floor_share, values.share),
     "memory": (values.case_bytes, values.size),
     "launches": (lambda r: r.launches_per_step, lambda v: f"{v:.0f} launches"),
-    "calls": (lambda r: r.calls_per_step, lambda v: f"{v:.0f}"),
     "first": (lambda r: r.first_s, values.seconds),
-    "make": (lambda r: r.make_s, values.seconds),
-    "warm-up": (lambda r: r.warm_up_s, values.seconds),
-    "compile": (lambda r: r.compile_s, values.seconds),
-    "captures": (lambda r: r.graphs.captures if r.graphs else None, lambda v: f"{v:.0f}"),
-    "graph-memory": (lambda r: r.graphs.bytes if r.graphs else None, values.size),
-    "replayed": (lambda r: r.graphs.hit_rate if r.graphs else None, values.share),
-    "padding": (lambda r: r.graphs.padding_share if r.graphs else None, values.share),
-}
-OF_THE_FILE: dict[str, Callable[[Report], str]] = {
-    "copy": lambda report: (
-        f"{values.significant(report.copy_bytes_per_s / 1e12)} TB/s"
-        if report.copy_bytes_per_s >= 1e12
-        else f"{values.significant(report.copy_bytes_per_s / 1e9)} GB/s"
-    ),
-    "import": lambda report: values.seconds(report.import_s),
-    "repeats": lambda report: f"{report.repeats}",
-    "date": lambda report: report.date,
 }
 SPEEDS = {"tok/s": "tok/s", "step": "tok/s", "ttft": "TTFT"}  # quantities whose ratio has an interval
 KEYS = {"B": "batch", "batch": "batch", "prompt": "prompt_tokens", "new": "new_tokens", "model": "model"}
@@ -71,11 +48,10 @@ def value(words: str, folder: Path) -> str:
     if not rest:
         raise ValueError(f"{words!r} names no quantity")
     quantity = rest[-1]
-    if quantity in OF_THE_FILE and len(rest) == 1:
-        return OF_THE_FILE[quantity](report)
+    if quantity == "copy" and len(rest) == 1:  # of the file
+        return f"{values.significant(report.copy_bytes_per_s / 1e12)} TB/s"
     if quantity not in QUANTITIES:
-        known = ", ".join([*QUANTITIES, *OF_THE_FILE])
-        raise ValueError(f"{words!r}: quantity must be one of {known}, not {quantity!r}")
+        raise ValueError(f"{words!r}: quantity must be one of {', '.join(QUANTITIES)}, copy, not {quantity!r}")
     read, show = QUANTITIES[quantity]
     wanted = _wanted(rest[:-1], words)
     ratios = {key: text for key, text in wanted.items() if "/" in text and key in ("engine", "batch")}

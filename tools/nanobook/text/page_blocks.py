@@ -13,7 +13,6 @@ from pathlib import Path
 from nanobench.core.records import Report
 from nanobench.report.figures.words import picture, table
 from nanobench.report.values import (
-    batches_of,
     engine_label,
     engines_of,
     limit_tokens_per_s,
@@ -25,7 +24,6 @@ from nanobook import examples
 from nanobook.rung import reading_order
 from nanobook.source import Definition, docstring_lines, lines_of, parse
 from nanobook.syllabus import syllabus
-from nanobook.text.ledger import BATCHES
 from nanobook.text.ledger import ledger as ledger_of
 from nanobook.text.marker_values import QUANTITIES, RUNGS_RUN, load
 
@@ -42,35 +40,33 @@ class Place:
 
 
 def results_table(
-    place: Place, name: str, quantity: str = "tok/s", *, model: str | None = None, batches: tuple[int, ...] = (),
-    engines: tuple[str, ...] = (), prompt: int | None = None, bandwidth_limit: bool = False,
+    place: Place, name: str, quantity: str = "tok/s", *, batches: tuple[int, ...], engines: tuple[str, ...] = (),
+    bandwidth_limit: bool = False,
 ) -> list[str]:  # fmt: skip
     """A row for each engine, a column for each batch size; a case without a number says why."""
     report = place.load(name)
-    model = model or models_of(report)[0]
-    results = [r for r in report.results if r.case.model.removeprefix("random:") == model.removeprefix("random:")]
-    prompt = prompt if prompt is not None else prompts_of(results)[0]
-    results = [r for r in results if r.case.prompt_tokens == prompt]
+    model = models_of(report)[0].removeprefix("random:")
+    results = [r for r in report.results if r.case.model.removeprefix("random:") == model]
+    results = [r for r in results if r.case.prompt_tokens == prompts_of(results)[0]]
     read, show = QUANTITIES[quantity]
-    columns = batches or tuple(batches_of(results))
     rows = []
     for engine in engines or tuple(engines_of(results)):
         of = {r.case.batch: r for r in results if r.case.engine == engine}
         cells = []
-        for batch in columns:
+        for batch in batches:
             r = of.get(batch)
             number = read(r) if r is not None else None
             cells.append("–" if r is None else show(number) if number is not None else r.status)
         rows.append([engine_label(engine), *cells])
     if bandwidth_limit and quantity == "tok/s":
-        limits = [limit_tokens_per_s([r for r in results if r.case.batch == batch]) for batch in columns]
+        limits = [limit_tokens_per_s([r for r in results if r.case.batch == batch]) for batch in batches]
         rows.append(["bandwidth limit", *(rate(limit) if limit else "–" for limit in limits)])
-    return table(["", *(f"B = {batch}" for batch in columns)], rows)
+    return table(["", *(f"B = {batch}" for batch in batches)], rows)
 
 
-def ledger(place: Place, name: str, *, model: str | None = None, batches: tuple[int, ...] = BATCHES) -> list[str]:
+def ledger(place: Place, name: str) -> list[str]:
     """Each engine's added lines, gains and losses."""
-    return table(*ledger_of(place.load(name), model, batches))
+    return table(*ledger_of(place.load(name)))
 
 
 def figure(place: Place, name: str) -> list[str]:

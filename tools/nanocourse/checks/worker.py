@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import nanoinfer
-from nanocourse.checks import wire
+from nanocourse.checks import wire, worker_main
 from nanocourse.checks.clock import Clock
 from nanocourse.checks.frames import Frames
 from nanocourse.checks.play import Play
+from nanocourse.checks.worker_main import import_path
 from nanocourse.exercises.cases import Call
 from nanocourse.exercises.outcomes import Changed, Crashed, Hung, Outcome, Raised, Refused, Returned
 
@@ -70,7 +71,8 @@ class Worker:
     """One worker process, started at once and waited for at the first request.
 
     device: where inputs are put. compiling: kernels are compiled and not run; otherwise, on a CPU, they are
-    interpreted. A call that exceeds its limit, or ends the process, ends this worker: from then on `alive` is False.
+    interpreted. prefix: a command that runs the process. A call that exceeds its limit, or ends the process, ends this
+    worker: from then on `alive` is False.
     """
 
     graded = False  # see `grade.graded_worker`
@@ -78,22 +80,18 @@ class Worker:
     bounds = wire.Bounds()
     lent_values = wire.MAX_VALUES  # numbers and lists that a lent function takes
 
-    def __init__(self, device: str = "cpu", compiling: bool = False) -> None:
+    def __init__(self, device: str = "cpu", compiling: bool = False, prefix: Sequence[str] = ()) -> None:
         self.compiling = compiling
         interpreted = {} if compiling or device != "cpu" else {"TRITON_INTERPRET": "1"}
-        package, here = Path(nanoinfer.__file__).parent, {"", str(Path.cwd())}
-        own = [str(package.parent), str(Path(__file__).parents[2])]
-        path = [*own, *(entry for entry in sys.path if entry not in here)]
-        command = [sys.executable, "-I", str(Path(__file__).with_name("worker_main.py"))]
-        settings = {"path": path, "device": device, "graded": self.graded, "server": self.server}
+        settings = {"path": import_path(), "device": device, "graded": self.graded, "server": self.server}
         self._process = subprocess.Popen(
-            self._wrapped([*command, json.dumps(settings)], path),
+            [*prefix, sys.executable, "-I", worker_main.__file__, json.dumps(settings)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=os.name == "posix",
             env=self._environment() | {"OMP_NUM_THREADS": "1"} | interpreted,
         )  # fmt: skip
         assert self._process.stdout is not None
         self._frames = Frames(self._process.stdout, self.bounds)
-        self._package = str(package) + os.sep
+        self._package = str(Path(nanoinfer.__file__).parent) + os.sep
         self._printed = ""
         self._ready, self._dead = False, False
         self.seen = Seen()
@@ -276,10 +274,6 @@ class Worker:
         self._end()
         return Crashed(f"it sent a message that cannot be read ({type(error).__name__}: {str(error)[:200]})")
 
-    def _wrapped(self, command: list[str], path: list[str]) -> list[str]:
-        """The command that starts the process. path: where it finds its modules."""
-        return command
-
     def _environment(self) -> dict[str, str]:
         """The environment variables that the process gets."""
         return {name: os.environ[name] for name in PASSED if name in os.environ}
@@ -337,9 +331,9 @@ class Worker:
             self._process.wait(5)
         code = self._process.returncode
         self._end()
-        if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                return Crashed(f"the process was ended by {signal.Signals(-code).name}")
+        if code is not None:
+            with contextlib.suppress(ValueError):  # what runs the process adds a signal's number to 128
+                return Crashed(f"the process was ended by {signal.Signals(-code if code < 0 else code - 128).name}")
         return Crashed(f"the process ended with exit code {code}")
 
     def _drain(self) -> None:

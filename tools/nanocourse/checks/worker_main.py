@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from importlib import import_module
+from pathlib import Path
 
 
 def main() -> None:
@@ -32,6 +33,15 @@ def main() -> None:
     sys.breakpointhook = no_terminal
     module, _, name = settings["server"].partition(":")
     getattr(import_module(module), name)(requests, replies, settings["device"]).serve()
+
+
+def import_path() -> list[str]:
+    """Where our processes import from: never the current folder, which may hold a student's torch.py."""
+    import nanoinfer
+
+    here = {"", str(Path.cwd())}
+    own = [str(Path(nanoinfer.__file__).parents[1]), str(Path(__file__).parents[2])]
+    return [*own, *(entry for entry in sys.path if entry not in here)]
 
 
 def no_terminal(*_: object, **__: object) -> None:

@@ -48,8 +48,8 @@ def grade(
         int | None, Option(min=1, max=64, help="Submissions graded at once.", show_default="one a core")
     ] = None,
     regrade: Annotated[list[str] | None, Option(help="Grade this one again, or all.", metavar="NAME|all")] = None,
-    require_isolation: Annotated[
-        bool, Option("--require-isolation", help="Refuse where a layer of isolation is missing.")
+    trust_students: Annotated[
+        bool, Option("--trust-students", help="Grade even where a layer of isolation is missing.")
     ] = False,
     strength: Annotated[bool, Option("--strength", help="Measure first what these hidden inputs catch.")] = False,
     plain: Plain = False,
@@ -87,7 +87,7 @@ def grade(
         secret_file = (assignment if assignment.is_dir() else assignment.parent) / SECRET_FILE
         written = tuple(path for path in exports.values() if path is not None)
         patience = 1.0 if gradescope is not None else BUSY  # a platform has a limit of its own
-        task = Task(assignment, secret_file, folder, require_isolation, written, patience)
+        task = Task(assignment, secret_file, folder, not trust_students, written, patience)
 
         def export() -> list[GradeRecord]:
             records = records_of(chosen, task, asked)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from nanocourse.exercises import moved
+from nanocourse.exercises.bank import wrong_answers
 from nanocourse.exercises.exercise import Exercise, Function, Spec
 
 
@@ -95,7 +98,10 @@ def exercise(id: str) -> Exercise:
 
 
 def load(path: Path, chapter: int) -> Exercise:
-    """An exercise, from its file and the file of its answers. ValueError if they do not declare what they must."""
+    """An exercise, from its file, the file of its answers and the chapter's table of wrong ones.
+
+    ValueError if they do not declare what they must.
+    """
     match = re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name)
     if not match:
         raise ValueError(f"{path.name} is not an exercise's file")
@@ -105,9 +111,9 @@ def load(path: Path, chapter: int) -> Exercise:
     spec: Spec = _declared(own, "EXERCISE")
     return Exercise(
         id=f"{chapter}.{match[1]}", slug=match[2].replace("_", "-"), path=path, spec=spec,
-        function=resolve(spec.reference), checks=_declared(own, "CHECKS"), wrong=getattr(answers, "WRONG", ()),
-        right=getattr(answers, "RIGHT", ()), equivalent=getattr(answers, "EQUIVALENT", {}),
-        editions=getattr(answers, "EDITIONS", ()),
+        function=resolve(spec.reference), checks=_declared(own, "CHECKS"),
+        wrong=wrong_answers(path.with_name("wrong.toml"), f"{chapter}.{match[1]}"), right=getattr(answers, "RIGHT", ()),
+        equivalent=getattr(answers, "EQUIVALENT", {}), editions=getattr(answers, "EDITIONS", ()),
     )  # fmt: skip
 
 
@@ -125,13 +131,22 @@ def resolve(reference: Function | str) -> Function:
 
 def run_file(path: Path, name: str) -> ModuleType:
     """A chapter's file as a module. It is in sys.modules while it runs, as dataclasses and `inspect` require."""
-    spec = importlib.util.spec_from_file_location(name, path)
+    inner = [str(path.parent)] if path.name == "__init__.py" else None
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=inner)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def run_folder(folder: Path) -> Callable[[str], ModuleType]:
+    """A chapter's folder as a package: a function that gives its modules by name. `import` takes no `05-queue`."""
+    name = f"chapter_{folder.parent.name[:2]}_{folder.name}"
+    if name not in sys.modules:
+        run_file(folder / "__init__.py", name)
+    return lambda module: importlib.import_module(f"{name}.{module}")
 
 
 def _declared(module: ModuleType, name: str) -> Any:

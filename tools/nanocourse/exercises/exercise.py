@@ -1,7 +1,7 @@
 """What an exercise consists of, as its files declare it and as the rest of the package uses it.
 
-`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS; `exN_name_answers.py` declares WRONG, RIGHT, EQUIVALENT and
-EDITIONS. `chapters.load` puts them together as one `Exercise`.
+`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS, `exN_name_answers.py` RIGHT, EQUIVALENT and EDITIONS; wrong
+answers are rows of `wrong.toml`, see `bank`. `chapters.load` puts them together as one `Exercise`.
 """
 
 from __future__ import annotations
@@ -119,47 +119,31 @@ class Check:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A plausible wrong answer. Its docstring is the misconception, in one sentence; origin: who made it, where.
+    """A plausible wrong answer: the reference with changes.
 
-    Given by a function, or by `Wrong.patch`. lesson: if the answer turned out to be right, why. unnamed: the wrong
-    answer that it equals wherever it is wrong, or is like where few inputs show it: it has no name of its own.
+    says: the misconception in one sentence. origin: who made it, where. changes: a text that stands once in the
+    reference, and what replaces it, by turns; or a new body alone. lesson: if the answer turned out to be right, why.
+    unnamed: the wrong answer that it equals wherever it is wrong, or is like where few inputs show it: it has no name
+    of its own.
     """
 
-    answer: Function | tuple[str, str]
+    name: str
+    says: str
     origin: str
-    name: str = ""
-    says: str = ""
+    changes: tuple[str, ...]
     lesson: str = ""
     unnamed: str = ""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.answer, tuple):
-            object.__setattr__(self, "name", self.answer.__name__.replace("_", "-"))
-            object.__setattr__(self, "says", _sentence(self.answer))
-
-    @classmethod
-    def patch(cls, name: str, says: str, old: str, new: str, origin: str, lesson: str = "", unnamed: str = "") -> Wrong:
-        """The reference with the one occurrence of `old` replaced by `new`."""
-        return cls((old, new), origin, name, says, lesson, unnamed)
 
 
 @dataclass(frozen=True)
 class Right:
     """A correct variant, which must pass; its docstring says what is different about it."""
 
-    answer: Function | tuple[str, str]
-    name: str = ""
-    says: str = ""
+    answer: Function
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.answer, tuple):
-            object.__setattr__(self, "name", self.answer.__name__.replace("_", "-"))
-            object.__setattr__(self, "says", _sentence(self.answer))
-
-    @classmethod
-    def patch(cls, name: str, says: str, old: str, new: str) -> Right:
-        """The reference with the one occurrence of `old` replaced by `new`."""
-        return cls((old, new), name, says)
+    @property
+    def name(self) -> str:
+        return self.answer.__name__.replace("_", "-")
 
 
 @dataclass(frozen=True)

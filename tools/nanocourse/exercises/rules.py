@@ -1,7 +1,7 @@
 """The rules that every exercise's inputs are made by: patterns behind wrong answers that once slipped through.
 
-Each exercise says for each rule how an input that follows it is told, or why the rule does not apply: in `COVERS` of
-`rules.py` beside it. Whether there is such an input is measured on the inputs that the checks make, from several seeds.
+Each exercise says for each rule that applies to it how an input that follows it is told: in `COVERS` of `rules.py`
+beside it. Whether there is such an input is measured on the inputs that the checks make, from several seeds.
 """
 
 from __future__ import annotations
@@ -56,14 +56,8 @@ RULES = {
 }
 
 Predicate = Callable[[SimpleNamespace], bool]  # of an input's arguments by name, and `call`, the whole `Call`
-Cover = Predicate | tuple[Predicate, ...] | str  # several: an input for each
-Covers = Mapping[str, Cover]  # rule -> how an input that follows it is told, or why it does not apply
+Covers = Mapping[str, Predicate | tuple[Predicate, ...]]  # rule -> how its input is told; several: an input for each
 Inputs = Sequence[tuple[Check, Call]]
-
-
-def not_for(reason: str, *rules: str) -> dict[str, Cover]:
-    """The same reason for several rules."""
-    return dict.fromkeys(rules, reason)
 
 
 def declared(exercise: Exercise) -> Covers:
@@ -82,13 +76,12 @@ def inputs(exercise: Exercise, seed: str) -> Inputs:
 
 
 def problems(exercise: Exercise, covers: Covers, seeds: Sequence[str]) -> list[str]:
-    """One sentence for each rule that is neither followed nor said not to apply, for each seed."""
-    found = [f"{exercise.id} does not say how it follows the rule {rule!r}" for rule in RULES if rule not in covers]
-    found += [f"{exercise.id} speaks of {rule!r}, which is no rule" for rule in covers if rule not in RULES]
+    """One sentence for each rule that is not followed, for each seed."""
+    found = [f"{exercise.id} speaks of {rule!r}, which is no rule" for rule in covers if rule not in RULES]
     for seed in seeds:
         made = inputs(exercise, seed)
         for rule, cover in covers.items():
-            each = () if isinstance(cover, str) else cover if isinstance(cover, tuple) else (cover,)
+            each = cover if isinstance(cover, tuple) else (cover,)
             if not all(_met(exercise, made, one) for one in each):
                 found.append(f"{exercise.id}, seed {seed!r}: no input follows the rule {rule!r}: {RULES.get(rule)}")
     return found

@@ -7,6 +7,7 @@ import builtins
 import inspect
 import sys
 import textwrap
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,14 +16,26 @@ from nanocourse.exercises.exercise import Exercise, Function, Right, Wrong
 
 
 def answer_source(exercise: Exercise, answer: Wrong | Right) -> str:
-    """The whole file of a wrong answer or a correct variant. ValueError if a patch does not apply."""
-    if not isinstance(answer.answer, tuple):
+    """The whole file of a wrong answer or a correct variant. ValueError if a change does not apply."""
+    if isinstance(answer, Right):
         return whole_file(exercise, answer.answer, function_source(answer.answer))
-    old, new = answer.answer
-    source = function_source(exercise.plain)
-    if source.count(old) != 1:
-        raise ValueError(f"{exercise.id}, {answer.name}: {old!r} stands {source.count(old)} times in the reference")
-    return whole_file(exercise, exercise.plain, source.replace(old, new))
+    try:
+        source = _changed(function_source(exercise.plain), answer.changes)
+    except ValueError as error:
+        raise ValueError(f"{exercise.id}, {answer.name}: {error}") from None
+    return whole_file(exercise, exercise.plain, source)
+
+
+def _changed(source: str, changes: Sequence[str]) -> str:
+    """A function with one text after another replaced, or with another body."""
+    if len(changes) == 1:
+        docstring = ast.parse(source).body[0].body[0]  # type: ignore[attr-defined]
+        return "\n".join([*source.splitlines()[: docstring.end_lineno], changes[0], ""])
+    for old, new in zip(changes[::2], changes[1::2], strict=True):
+        if source.count(old) != 1:
+            raise ValueError(f"{old!r} stands {source.count(old)} times in the reference")
+        source = source.replace(old, new)
+    return source
 
 
 def whole_file(exercise: Exercise, function: Function, source: str) -> str:
@@ -39,7 +52,7 @@ def answer_function(exercise: Exercise, answer: Wrong | Right) -> Function:
     """A wrong answer or a correct variant as a function of this process; a kernel as the engine launches it."""
     if exercise.spec.kernel is not None:
         return _kernel(exercise, answer_source(exercise, answer), answer.name)
-    if not isinstance(answer.answer, tuple):
+    if isinstance(answer, Right):
         return answer.answer
     space: dict[str, Any] = {"__name__": "answer"}
     exec(compile(answer_source(exercise, answer), f"<{exercise.id} {answer.name}>", "exec"), space)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-import nanoinfer
+from nanocourse.checks.worker_main import import_path
 from nanocourse.grade.assignment import Assignment, secret_mark
 from nanocourse.grade.collect import SKIPPED, collect, printable
 from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord, Isolation
@@ -155,13 +155,6 @@ def grade_class(
 def records_of(chosen: Sequence[Entry], task: Task, assignment: Assignment) -> list[GradeRecord]:
     """What there is of each submission so far; an empty record for those not begun."""
     return [_read(task.record(entry)) or _nothing(entry, assignment) for entry in chosen]
-
-
-def import_path() -> list[str]:
-    """Where a grader imports from: never the current folder, which may hold a student's torch.py."""
-    here = {"", str(Path.cwd())}
-    own = [str(Path(nanoinfer.__file__).parents[1]), str(Path(__file__).parents[2])]
-    return [*own, *(entry for entry in sys.path if entry not in here)]
 
 
 class _Grader:

@@ -26,6 +26,7 @@ from nanocourse.grade.workspace import Workspace
 from nanoinfer import __version__
 
 Said = Callable[[GradeRecord], None]
+REMEDY = "grade in the release's container, or with --trust-students"
 
 
 class NotIsolated(Exception):
@@ -76,7 +77,7 @@ def grade_submission(
     ):
         isolation = workspace.isolation(guard)
         if require_isolation and not isolation.whole:
-            raise NotIsolated(f"this machine cannot isolate a submission: {isolation.told()}")
+            raise NotIsolated(f"this machine cannot isolate a submission ({isolation.told()}): {REMEDY}")
         grader = _Grader(assignment, Secret(secret), submission_id, found, workspace, isolation, begun, said, patience)
         return grader.run(chosen)
 
@@ -100,7 +101,7 @@ class _Grader:
         limits = self.assignment.limits
         budget = Budget(self.begun + self.patience * limits.submission_s, limits.check_s)
         done = [_untouched(part, exercise) for part, exercise in chosen]
-        pool = Pool()
+        pool = Pool(self.workspace.prefix)
         try:
             for at, (part, exercise) in enumerate(chosen):
 

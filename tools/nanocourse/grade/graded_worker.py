@@ -56,15 +56,15 @@ class GradedWorker(Worker):
     bounds = wire.Bounds(header=1 << 20, body=8 << 20)
     lent_values = 10_000
 
-    def __init__(self, device: str = "cpu", compiling: bool = False) -> None:
-        super().__init__(device, compiling)
+    def __init__(self, device: str = "cpu", compiling: bool = False, prefix: Sequence[str] = ()) -> None:
+        super().__init__(device, compiling, prefix)
         self._policy: Policy | None = None
+        self._processes = 0  # beneath ours, before a student's code runs
         self._asks, self._most, self._lent_until = 0, MAX_ASKS, 0.0
         self.sweep: Callable[[], object] = lambda: None  # ends what the worker has started
 
     def confine(self, setting: Setting) -> dict[str, str]:
         """Confine it. Returns the layers that are not available, with reasons. Unconfined if nothing was done."""
-        self._policy = setting.policy
         asked = {
             "op": "confine", "policy": asdict(setting.policy), "files": list(setting.files),
             "helpers": setting.helpers, "watched": setting.watched, "scenes": setting.scenes,
@@ -73,6 +73,7 @@ class GradedWorker(Worker):
         if not isinstance(reply, tuple) or reply[0].get("op") != "confined":
             self.close()
             raise Unconfined(f"a worker could not be confined: {reply}")
+        self._policy, self._processes = setting.policy, system.started_by(self.pid)
         missing: dict[str, str] = reply[0]["missing"]
         return missing
 
@@ -120,9 +121,11 @@ class GradedWorker(Worker):
         return ONE_THREAD | to_start_at_all()
 
     def _problem(self) -> str:
-        if self._policy is None or within(Path(self._policy.scratch), self._policy.scratch_size):
+        if self._policy is None:
             return ""
-        return "it wrote more than it may"
+        if not self._policy.starting and system.started_by(self.pid) > self._processes:
+            return "it started another process"  # which would have its memory beside its own
+        return "" if within(Path(self._policy.scratch), self._policy.scratch_size) else "it wrote more than it may"
 
     def _drain(self) -> None:
         """Read and discard what is printed: a student could print the hidden inputs."""
@@ -179,12 +182,12 @@ def within(folder: Path, limit: int) -> bool:
 class Pool:
     """Workers one after the other. The next one imports torch while the current one is busy.
 
-    spares: whether to start that next one; False before the last is taken.
+    prefix: a command that runs a worker. spares: whether to start that next one; False before the last is taken.
     """
 
-    def __init__(self, spares: bool = True) -> None:
+    def __init__(self, prefix: Sequence[str] = (), spares: bool = True) -> None:
         self._spare: GradedWorker | None = None
-        self.spares = spares
+        self.prefix, self.spares = prefix, spares
         self.known = system.children() if system.LINUX else set()
         self._taken: list[GradedWorker] = []
         self.strays = 0
@@ -216,7 +219,7 @@ class Pool:
             self.strays += system.end_strays(self.known | {worker.pid for worker in own})
 
     def _new(self, compiling: bool = False) -> GradedWorker:
-        made = GradedWorker(compiling=compiling)
+        made = GradedWorker(compiling=compiling, prefix=self.prefix)
         made.sweep = self.sweep
         return made
 

@@ -15,7 +15,7 @@ from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.allowed_imports import helper_modules
 from nanocourse.grade.assignment import Limits
 from nanocourse.grade.graded_worker import Setting, fresh
-from nanocourse.grade.isolation import policy, probe, system
+from nanocourse.grade.isolation import bubblewrap, policy, probe, system
 from nanocourse.grade.isolation.confine import LAYERS, Policy
 from nanocourse.grade.record import Isolation
 
@@ -39,6 +39,10 @@ class Workspace:
         self.user = None if self.no_user or "user" not in layers else self.user
         self._mkdir(self.scratch)
         self._mkdir(self._staged)
+        privileged = self.user is not None
+        self.unwrapped = bubblewrap.why_not(privileged) if "bubblewrap" in layers else "switched off"
+        wrapped = [] if self.unwrapped else bubblewrap.prefix([self.folder], [self.scratch], privileged)
+        self.prefix = wrapped  # a command that runs a worker
 
     def __enter__(self) -> Workspace:
         return self
@@ -71,13 +75,14 @@ class Workspace:
 
     def policy(self, own: Iterable[Path] = ()) -> Policy:
         """A worker's policy, with an empty scratch folder."""
-        return self.machine.policy(fresh(self.scratch, self.user), own, self.user, layers=self.layers)
+        own_folder = fresh(self.scratch, self.user)
+        return self.machine.policy(own_folder, own, self.user, layers=self.layers, unwrapped=self.unwrapped)
 
     def isolation(self, guard: dict[str, str]) -> Isolation:
         """Which layers hold, found by trying them in a process like a worker. guard: what the grader itself lacks."""
         if not system.LINUX:
             return Isolation((), (("layers", f"{sys.platform} has none that is used here"),))
-        told = probe.run(self.policy(), self._forbidden())
+        told = probe.run(self.policy(), self._forbidden(), self.prefix)
         self.watched = "hidden files" not in told.present
         if self.no_user:
             told.missing["user"] = self.no_user

@@ -7,6 +7,7 @@ miss is the learner's calibration. None of it counts for marks.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,18 @@ class Outcome:
         """What the learner's folder keeps."""
         numbers = {"guess": self.guess, "bound": self.bound, "measured": self.measured}
         return {"chapter": chapter, "id": self.prediction.id, **numbers}
+
+
+def seconds(run: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    """The median of several runs, after one that is not counted."""
+    found = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        found.append(time.perf_counter() - start)
+    return statistics.median(found[1:])
 
 
 def predictions(chapter: Chapter) -> tuple[Prediction, ...]:

@@ -105,7 +105,7 @@ def public(exercise: Exercise) -> dict[str, Words]:
 def usual(exercise: Exercise) -> float:
     """The most that two right answers of the repository have in common, of those written to differ; at most 0.9."""
     plain = chapters.exercise(exercise.id)
-    own = [answer_source(plain, one) for one in plain.right if not isinstance(one.answer, tuple)]
+    own = [answer_source(plain, one) for one in plain.right]
     texts = map(words, [*own, whole_file(plain, plain.function, function_source(plain.function))])
     return min(0.9, max((share(one, other) for one, other in combinations(texts, 2)), default=0.9))
 

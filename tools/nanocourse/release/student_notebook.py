@@ -16,11 +16,9 @@ KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": 
 def released(source: str, left_out: dict[str, str], ids: Sequence[str]) -> str:
     """The percent-format source, without what would print an answer."""
     cells = re.split(r"(?m)^(?=# %%)", source)
-    return "".join(cell if "[markdown]" in cell.partition("\n")[0] else _code(cell, left_out, ids) for cell in cells)
-
-
-def _code(cell: str, left_out: dict[str, str], ids: Sequence[str]) -> str:
-    return text.released_cell(cell, left_out, ids)
+    prose = ("[markdown]" in cell.partition("\n")[0] for cell in cells)
+    pairs = zip(cells, prose, strict=True)
+    return "".join(cell if is_prose else text.released_cell(cell, left_out, ids) for cell, is_prose in pairs)
 
 
 def ipynb(source: str) -> str:

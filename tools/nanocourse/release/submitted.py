@@ -9,11 +9,12 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from nanocourse.checks.runner import Runner
+from nanocourse.checks.worker import Worker
 from nanocourse.exercises import chapters
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.assignment import Assignment
 from nanocourse.grade.collect import MAX_FILE, Collected, beside, collect
-from nanocourse.grade.isolation.bubblewrap import Wrapped
+from nanocourse.grade.isolation import bubblewrap
 
 
 @dataclass
@@ -24,13 +25,12 @@ class Submitted:
     shown: str
     source: bytes
     path: Path
-    _worker: Wrapped | None = None
+    _worker: Worker | None = None
 
-    def start(self) -> Wrapped:
-        """A worker that reads this folder; the same one as long as it lives."""
+    def start(self) -> Worker:
+        """A worker that reads this folder, in bubblewrap if that can be used; the same one as long as it lives."""
         if self._worker is None or not self._worker.alive:
-            Wrapped.own = self.path.parent
-            self._worker = Wrapped()
+            self._worker = Worker(prefix=() if bubblewrap.why_not() else bubblewrap.prefix([self.path.parent]))
         return self._worker
 
     def runner(self, source: str | None = None) -> Runner:

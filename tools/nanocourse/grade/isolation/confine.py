@@ -18,16 +18,17 @@ from nanocourse.grade.isolation import system
 
 TASKS = 32  # threads of one worker
 PACKAGES = ("nanoinfer", "nanocourse", "nanobench", "nanobook")  # of this distribution: they hold the answers
-LAYERS = ("landlock", "seccomp", "limits", "user")  # those that a test can switch off
+LAYERS = ("bubblewrap", "landlock", "limits", "user")  # those that a test can switch off
 
 
 @dataclass(frozen=True)
 class Policy:
     """What one worker may reach. user: None if it stays who it is. layers: those to apply.
 
-    read, listed, execute: paths, with everything beneath them; of `listed` only names can be seen. starting: it may
-    start programs. memory: bytes beyond what is mapped when it is confined. scratch_size: of the folder, which the
-    parent watches; file_size: of one file, smaller, since the parent cannot see a file that was removed while open.
+    unwrapped: why it is not in bubblewrap; empty if it is. read, listed, execute: paths, with everything beneath them;
+    of `listed` only names can be seen. starting: it may start programs. memory: bytes beyond what is mapped when it is
+    confined. scratch_size: of the folder, which the parent watches; file_size: of one file, smaller, since the parent
+    cannot see a file that was removed while open.
     """
 
     scratch: str
@@ -35,6 +36,7 @@ class Policy:
     listed: tuple[str, ...] = ()
     execute: tuple[str, ...] = ()
     user: int | None = None
+    unwrapped: str = ""
     memory: int = 512 << 20
     scratch_size: int = 16 << 20
     file_size: int = 4 << 20
@@ -75,23 +77,23 @@ def confine(wanted: Policy, keep: set[int]) -> Confined:
             from nanocourse.checks.exit_with_parent import exit_with_parent
 
             exit_with_parent()
-        done.missing = dict.fromkeys(("landlock", "seccomp", "limits"), f"{sys.platform} has none that is used here")
+        done.missing = dict.fromkeys(("bubblewrap", "landlock", "limits"), f"{sys.platform} has none that is used here")
         return done
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("a second thread runs, which no layer would bind")
-    from nanocourse.grade.isolation import landlock, seccomp
+    from nanocourse.grade.isolation import landlock
 
     close_others(keep)
     os.umask(0o077)
     os.chdir(wanted.scratch)
     layers = {
+        "bubblewrap": lambda: _wrapped(wanted.unwrapped),
         "limits": lambda: system.limit(wanted.memory, wanted.file_size, wanted.cpu_s, wanted.tasks),
         "no new privileges": lambda: system.prctl(system.NO_NEW_PRIVS, 1),
         "landlock": lambda: landlock.restrict(wanted.read, wanted.listed, wanted.execute, (wanted.scratch,)),
         "user": lambda: system.become(wanted.user or 0),
         "ends with its parent": end_with_parent,
         "unreadable worker": lambda: system.prctl(system.DUMPABLE, 0),
-        "seccomp": lambda: seccomp.restrict(wanted.starting),
     }
     for name, action in layers.items():
         if name in LAYERS and name not in wanted.layers:
@@ -99,6 +101,12 @@ def confine(wanted: Policy, keep: set[int]) -> Confined:
         elif name != "user" or wanted.user is not None:
             done.attempt(name, action)
     return done
+
+
+def _wrapped(why_not: str) -> None:
+    """It began before this process did; here it is noted, and `probe` looks whether it holds."""
+    if why_not:
+        raise OSError(why_not)
 
 
 def end_with_parent() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from nanocourse.exercises.chapters import root
 from nanocourse.grade.assignment import Limits
@@ -51,16 +52,14 @@ class Machine:
             _allow(place, away, read, listed)
         return cls(away, limits, tuple(read), tuple(listed))
 
-    def policy(self, scratch: Path, own: Iterable[Path], user: int | None, **more: object) -> Policy:
+    def policy(self, scratch: Path, own: Iterable[Path], user: int | None, **more: Any) -> Policy:
         """A worker's policy. own: what it may read in addition, its student's files."""
         tasks = TASKS + (0 if user is not None or not system.LINUX else system.tasks_of(os.getuid()))
-        given: dict[str, object] = {
-            "scratch": str(scratch), "read": (*self.read, *DEVICES, *map(str, own)), "listed": self.listed,
-            "user": user, "memory": self.limits.memory_mb << 20, "scratch_size": self.limits.disk_mb << 20,
-            "file_size": self.limits.disk_mb << 18,
-            "cpu_s": int(self.limits.submission_s), "tasks": tasks,
-        }  # fmt: skip
-        return Policy(**(given | more))  # type: ignore[arg-type]
+        return Policy(
+            str(scratch), (*self.read, *DEVICES, *map(str, own)), self.listed, user=user, tasks=tasks,
+            memory=self.limits.memory_mb << 20, scratch_size=self.limits.disk_mb << 20,
+            file_size=self.limits.disk_mb << 18, cpu_s=int(self.limits.submission_s), **more,
+        )  # fmt: skip
 
 
 def own_sources() -> list[Path]:

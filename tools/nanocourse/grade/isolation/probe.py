@@ -11,25 +11,25 @@ import errno
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 LIMIT_S = 60.0
+NETWORK = "/proc/self/ns/net"
 
 
-def run(policy: Any, forbidden: list[str]) -> Any:
-    """The layers seen at work and the missing ones, as `confine.Confined`."""
+def run(policy: Any, forbidden: list[str], prefix: Sequence[str] = ()) -> Any:
+    """The layers seen at work and the missing ones, as `confine.Confined`. prefix: a command that runs a worker."""
     from nanocourse.grade.isolation.confine import Confined, to_start_at_all
 
-    job = {"policy": asdict(policy), "forbidden": forbidden, "parent": os.getpid()}
+    job = {"policy": asdict(policy), "forbidden": forbidden, "parent": os.getpid(), "network": os.readlink(NETWORK)}
     root = str(Path(__file__).resolve().parents[3])
     done = subprocess.run(
-        [sys.executable, "-I", __file__, root], input=json.dumps(job), capture_output=True, text=True,
+        [*prefix, sys.executable, "-I", __file__, root], input=json.dumps(job), capture_output=True, text=True,
         timeout=LIMIT_S, check=False, start_new_session=True, env=to_start_at_all(),
     )  # fmt: skip
     try:
@@ -58,14 +58,13 @@ def main() -> None:
 def _attempts(job: dict[str, Any], wanted: Any) -> dict[str, dict[str, Callable[[], object]]]:
     """What each layer must make impossible."""
     return {
-        "seccomp": {
-            "a socket": socket.socket,
-            "another program": lambda: os.execv("/proc/self/exe", ["x"]) if not wanted.starting else _no(),
-            "a child": lambda: os._exit(0) if not wanted.starting and os.fork() == 0 else _no(),
+        "bubblewrap": {
             "a signal to the grader": lambda: os.kill(job["parent"], 0),
+            "using its network": lambda: None if os.readlink(NETWORK) == job["network"] else _no(),
         },
         "landlock": {
             "listing /": lambda: os.listdir("/"),
+            "another program": lambda: os.execv("/proc/self/exe", ["x"]) if not wanted.starting else _no(),
             "reading the grader's environment": lambda: Path(f"/proc/{job['parent']}/environ").read_bytes(),
             "writing beside the scratch folder": lambda: Path(wanted.scratch).with_name("probe").touch(),
         },

@@ -114,6 +114,16 @@ def children() -> set[int]:
     return found
 
 
+def started_by(pid: int) -> int:
+    """How many processes run beneath this one: children of its threads, and theirs."""
+    count = 0
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError, ValueError):
+            children = listed.read_text(encoding="ascii").split()
+            count += sum(1 + started_by(int(child)) for child in children)
+    return count
+
+
 def end_strays(known: set[int], patience_s: float = 5.0) -> int:
     """Kill every child that is not known, and what it leaves to us in turn. Returns how many there were."""
     ended: set[int] = set()

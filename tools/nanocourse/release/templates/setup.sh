@@ -4,9 +4,10 @@ set -euo pipefail
 source="$(cd "$(dirname "$0")" && pwd)"
 venv="${NANOINFER_VENV:-/opt/nanoinfer}"
 
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
-    apt-get update
-    apt-get install -y python3 python3-venv
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    python3 -c 'import ensurepip, venv' 2>/dev/null || { apt-get update && apt-get install -y python3 python3-venv; }
+    command -v bwrap >/dev/null || { apt-get update && apt-get install -y bubblewrap; } ||
+        echo "setup.sh: bubblewrap cannot be installed: the other layers of isolation must do" >&2
 fi
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || {
     echo "setup.sh: this image's python3 is older than 3.10: choose a newer Ubuntu in the autograder's settings" >&2
