@@ -22,12 +22,12 @@ from nanoinfer.engine.choice import ChoiceStats, ChoosingEngine
 from nanoinfer.engine.device import Launch
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graphs import Key, pick
+from nanoinfer.engine.mixed import Mixed
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.scores import DeviceScores
 from nanoinfer.engine.stats import Stats
-from nanoinfer.engine.step import Prefill
 from nanoinfer.speculate.drafts import NONE, DeviceDrafter, Drafter
 from nanoinfer.speculate.pays import FIRST, Pays
 from nanoinfer.speculate.verify import verify_step
@@ -48,8 +48,8 @@ class Drafting(Queued):
 
 
 @dataclass(frozen=True)
-class Drafts(Prefill):
-    """What the host brings to a step with drafts: of rows 0..live-1, where each must end, and its drafts."""
+class Drafts(Mixed):
+    """A step with drafts, and no piece of a prompt: where the text of rows 0..live-1 must end, and what each brings."""
 
     ends: list[int]
     drafts: list[Ints[int]]
@@ -192,7 +192,7 @@ class DraftEngine(DeviceScores, ChoosingEngine):
         fed = [(s, min(start + s.ahead, s.end - 1), count) for s, start, count in work]
         launch = super().pack(fed)
         context = min(self.cache.max_len, max(start + count for _, start, count in fed))
-        step = Drafts([], [0] * launch.live, [()] * launch.live, context)
+        step = Drafts([], [], [], [0] * launch.live, [()] * launch.live, context)
         for (s, start, count), draft in zip(work, self.drafts, strict=True):
             room = self.blocks.room(s.row) if self.blocks else s.end
             step.ends[s.row], step.drafts[s.row] = min(room, s.end - 1), draft
