@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from nanoinfer import LLM, SamplingParams
@@ -9,15 +11,18 @@ from nanoinfer.chapters import ENGINES
 
 PROMPTS = ["Once upon a time", "The dog", "A", "There was a king who had three sons, and the youngest of them"]
 PARAMS = SamplingParams(max_tokens=20, temperature=0.8, seed=1)
+FEW_PAGES = {"kv_blocks": 21, "preemption": True, "prefix_caching": True}
 
 
-@pytest.mark.parametrize("engine", list(ENGINES)[1:])
-def test_small_steps_give_the_same_tokens(engine: str) -> None:
+@pytest.mark.parametrize(
+    "engine, pages", [("dense", {}), *((engine, FEW_PAGES) for engine in ENGINES if "paged" in engine)]
+)
+def test_small_steps_give_the_same_tokens(engine: str, pages: dict[str, Any]) -> None:
     """A budget that cuts prompts into chunks, and, over pages, sequences that give their room back."""
-    whole = LLM(engine=engine).generate(PROMPTS, PARAMS)
-    pages = {} if "dense" in engine else {"kv_blocks": 4, "preemption": True, "prefix_caching": True}
-    llm = LLM(engine=engine, max_batch=4, max_len=64, max_batched_tokens=7, prefill_chunk=4, **pages)
-    assert [one.token_ids for one in llm.generate(PROMPTS, PARAMS)] == [one.token_ids for one in whole]
+    params = SamplingParams(max_tokens=82 if pages else 20, temperature=0.8, seed=1, ignore_eos=True)
+    whole = LLM(engine="dense").generate(PROMPTS, params)
+    llm = LLM(engine=engine, max_batch=4, max_len=128, max_batched_tokens=7, prefill_chunk=4, **pages)
+    assert [one.token_ids for one in llm.generate(PROMPTS, params)] == [one.token_ids for one in whole]
     assert llm.engine.stats.prefill_steps > len(PROMPTS)
     assert bool(llm.engine.stats.preemptions) == bool(pages)
 

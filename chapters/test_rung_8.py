@@ -22,5 +22,6 @@ def test_ranks_change_no_token(engine: str) -> None:
     llm = LLM(engine=engine, tensor_parallel=2, max_batch=2, dtype="float32")
     assert [one.token_ids for one in llm.generate(PROMPTS, PARAMS)] == expected
     assert llm.rank
-    assert llm.rank.alike(llm.core)
+    with llm.rank.all_do("core.alike"):
+        assert llm.core.alike()
     llm.rank.close()

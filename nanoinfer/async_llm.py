@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from nanoinfer.engine.loop import EngineLoop, Mailbox
 from nanoinfer.llm import LLM
 from nanoinfer.records import Bounds
-from nanoinfer.requests import Completion, Piece, SamplingParams
+from nanoinfer.requests import Completion, Piece
 
 if TYPE_CHECKING:
     from nanoinfer.config import Facts
-    from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.engine.queue import Queued as Row
     from nanoinfer.engine.stats import Gauges, Stats
+    from nanoinfer.llm import Params, Prompts
     from nanoinfer.model.gpt2 import GPT2
-    from nanoinfer.text.prompts import Prompt
     from nanoinfer.text.tokenizer import Tokenizer
 
 
@@ -94,29 +94,15 @@ class AsyncLLM:
         """
         return self.llm.loop.died
 
-    async def generate(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> list[Completion]:
+    async def generate(self, prompts: Prompts, params: Params = None) -> list[Completion]:
         """As `LLM.generate`. A task that is cancelled here cancels its rows: each leaves before the next step."""
         return await self.submit(prompts, params, every_token=False).completions()
 
-    def stream(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> TokenStream:
+    def stream(self, prompts: Prompts, params: Params = None) -> TokenStream:
         """As `LLM.stream`, but computed from now on. Raises ValueError for a bad prompt, before anything is queued."""
         return self.submit(prompts, params)
 
-    def submit(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        every_token: bool = True,
-    ) -> TokenStream:
+    def submit(self, prompts: Prompts, params: Params = None, *, every_token: bool = True) -> TokenStream:
         """Let the prompts run; what `stream` and `generate` do. every_token: whether tokens are heard of as they come.
 
         If not, pieces come when a row has ended, and hold all of it. Raises as `stream`; RuntimeError once the engine

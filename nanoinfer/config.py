@@ -159,27 +159,25 @@ class EngineConfig:
             raise ValueError(f"device must be cpu, cuda or cuda:N, not {self.device!r}")
         if self.dtype is not None and str(self.dtype).removeprefix("torch.") not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        self._check_numbers()
+        self._check_values()
         for name in ("prefix_caching", "preemption"):
-            if (value := getattr(self, name)) is not None and type(value) is not bool:
-                raise ValueError(f"{name} must be True or False, not {value!r}")
-            if value and self.engine != "auto" and self.recipe.cache != "paged":
-                raise ValueError(
-                    f"{name} needs the paged cache: use engine paged, paged-graph or fused, not {self.engine}"
-                )
+            if getattr(self, name) and self.engine != "auto" and self.recipe.cache != "paged":
+                what = f"{name} needs the paged cache"
+                raise ValueError(f"{what}: use engine paged, paged-graph or fused, not {self.engine}")
         if self.speculate is not None and (not self.speculate or isinstance(self.speculate, bool | int | float)):
             raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {self.speculate!r}")
-        wrong = next((name for name in ("adaptive_drafts", "pinned") if type(getattr(self, name)) is not bool), None)
-        if wrong:
-            raise ValueError(f"{wrong} must be True or False, not {getattr(self, wrong)!r}")
         if self.tensor_parallel > 1:
             self._check_parallel()
 
-    def _check_numbers(self) -> None:
+    def _check_values(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in BOUNDS and not (value is None and field.default is None):
+            if value is None and field.default is None:
+                continue
+            if field.name in BOUNDS:
                 check_int(field.name, value, *BOUNDS[field.name])
+            elif str(field.type).startswith("bool") and type(value) is not bool:
+                raise ValueError(f"{field.name} must be True or False, not {value!r}")
         least, tokens = self.max_batch or 1, self.max_batched_tokens
         if tokens is not None and tokens < least:
             raise ValueError(f"max_batched_tokens must be a whole number of at least {least}, not {tokens}")
@@ -195,5 +193,11 @@ class EngineConfig:
 
     @property
     def recipe(self) -> Recipe:
-        """What the engine is made of; `engine` must not be "auto" any more."""
-        return RECIPES[self.engine]
+        """What the engine is made of; `engine` must not be "auto" any more.
+
+        Drafts are verified, and ranks are told of steps, where sequences have a state on the device. Engine naive has
+        none: it is made as engine dense is then.
+        """
+        recipe = RECIPES[self.engine]
+        kept = recipe.cache == "naive" and (self.speculate is not None or self.tensor_parallel > 1)
+        return RECIPES["dense"] if kept else recipe

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
@@ -21,17 +22,19 @@ from typing import TYPE_CHECKING, Any
 
 from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig, Facts, fastest
 from nanoinfer.engine.loop import CLOSED, EngineLoop, Mailbox
-from nanoinfer.requests import SAMPLES_LIMIT, Completion, Piece, Request, SamplingParams, uncollected
-from nanoinfer.worker import Worker
+from nanoinfer.requests import SAMPLES_LIMIT, Completion, Piece, Request, SamplingParams
 
 if TYPE_CHECKING:
     import torch
 
-    from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.engine.queue import Queued as Row
     from nanoinfer.engine.stats import Stats
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
+
+    Prompts = Prompt | Sequence[Prompt]
+    Params = SamplingParams | Sequence[SamplingParams] | None
 
 DEFAULT_MODEL = "small"
 
@@ -96,6 +99,9 @@ class LLM:
         if config.recipe.cache == "paged" and on_gpu and not has_triton():
             what = f"engine {config.engine} needs Triton on a GPU"
             raise ValueError(f"{what}: pip install triton, or use an engine dense")
+        if config.engine == "naive" and config.recipe.cache != "naive":
+            why = "drafts" if config.speculate is not None else "ranks"
+            warnings.warn(f"engine naive runs as engine dense does: {why} need a cache", RuntimeWarning, stacklevel=4)
         if config.fused and not (on_gpu and has_triton()):
             raise ValueError("fused kernels need a CUDA GPU and Triton")
         return config
@@ -131,11 +137,11 @@ class LLM:
         shape, seeds = self.model.config, random.Random(config.seed)
         self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
         self.facts = self._facts(name, device)
-        threads = None if device.type == "cuda" else Threads(rank.threads(config.threads) if rank else config.threads)
-        if threads is not None:
-            threads.try_products(self.model.layers[0].c_fc[0].detach())
-        self._worker = Worker("nanoinfer")
-        self.loop = EngineLoop(self.core, self._worker, threads)
+        if device.type == "cuda":
+            self.loop = EngineLoop(self.core)
+        else:
+            threads = Threads(rank.threads(config.threads) if rank else config.threads)
+            self.loop = EngineLoop(self.core, threads.step)
         if rank:
             rank.begin(self.loop)
 
@@ -162,11 +168,7 @@ class LLM:
         weakref.finalize(self, rank.close)  # at exit, too
         return rank
 
-    def generate(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> list[Completion]:
+    def generate(self, prompts: Prompts, params: Params = None) -> list[Completion]:
         """Continue one prompt or several; a list in the order of the prompts, also for a single one.
 
         prompts: text or token ids, or a list of these. params: one for all, one a prompt, or None for the defaults.
@@ -177,11 +179,7 @@ class LLM:
         # By numbers: as many new tuples would set off a collection of garbage.
         return sorted(done, key=lambda completion: completion.index * SAMPLES_LIMIT + completion.sample)
 
-    def stream(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> Generator[Piece, None, None]:
+    def stream(self, prompts: Prompts, params: Params = None) -> Generator[Piece, None, None]:
         """As `generate`, but piece by piece as tokens come; pieces of several prompts come interleaved.
 
         The prompts are checked now, and computed from the first piece that is read on, however slowly the others are.
@@ -206,8 +204,7 @@ class LLM:
         self._check_open()
         posted: SimpleQueue[list[Row]] = SimpleQueue()
         mailbox = Mailbox(posted.put)
-        with uncollected():
-            left = set(self.loop.submit(make(), mailbox, asked, every_token))
+        left = set(self.loop.submit(make(), mailbox, asked, every_token))
         try:
             while left:
                 for row in _next(posted):
@@ -245,7 +242,7 @@ class LLM:
         """
         self._check_open()
         if RECIPES[self.engine].launch == "graph":
-            self._worker.submit(self._warm_up, on_capture).result()
+            self.loop.worker.submit(self._warm_up, on_capture).result()
 
     def _warm_up(self, on_capture: Callable[[int, int], None] | None) -> None:
         core: Any = self.core
@@ -267,11 +264,11 @@ class LLM:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
 
         def run() -> torch.Tensor:
-            told = self.rank.all_do("plain_pass", tokens.tolist()) if self.rank else nullcontext()
+            told = self.rank.all_do("forward_logits", tokens.tolist()) if self.rank else nullcontext()
             with told, self._torch.cuda.device_of(tokens):  # type: ignore[no-untyped-call]
                 return forward_logits(self.model, tokens)
 
-        return self._worker.submit(run).result() if self.rank else run()
+        return self.loop.worker.submit(run).result() if self.rank else run()
 
     def close(self) -> None:
         """Give the model's memory back. The LLM cannot be used afterwards: its open streams raise RuntimeError."""

@@ -48,13 +48,15 @@ class FittingMaker(RankMaker):
         return self.rank.least(number) if self.rank else number
 
     def recording(self) -> dict[str, Any]:
-        if self.graphs and self.max_rows is None:
+        if os.environ.get("NANOINFER_GRAPHS") == "0":
+            self.max_rows = 0
+        elif self.graphs and self.max_rows is None:
             self.max_rows = self.least(affordable_rows(self.model))
         settings = super().recording()
         if why_not := settings.get("why_not"):
             what = f"engine {self.name} runs as engine {self.kind} does: {why_not}"
             warnings.warn(what, RuntimeWarning, stacklevel=6)
-        return settings | {"recorder": None, "lag": 0} if os.environ.get("NANOINFER_GRAPHS") == "0" else settings
+        return settings
 
     def forwards(self) -> Callable[..., Any]:
         if not self.persistent:
@@ -94,7 +96,7 @@ class FittingMaker(RankMaker):
         drafts = self.draft_tokens if self.speculate is not None else 0
         logits = min(self.max_batch * (1 + drafts), self.budget) if drafts else self.max_batch
         step = self.budget * 16 * shape.inner + logits * 12 * shape.padded_vocab
-        if self.by_kernels:  # which copies the blocks' matrices
+        if self.by_kernels and self.kernels:  # which copies the blocks' matrices
             step += shape.n_layer * shape.n_embd * (4 * shape.n_embd + 2 * shape.inner) * self.model.dtype.itemsize
         return min(usable, int((free - step) * POOL_SHARE) // block)
 

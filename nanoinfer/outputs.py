@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nanoinfer.requests import Completion, Logprobs, Piece
+from nanoinfer.requests import Completion, Logprobs, Metrics, Piece
 from nanoinfer.text.stop import TextStream
 from nanoinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.engine.queue import Queued as Row
 
 
 def completion(row: Row, tokenizer: Tokenizer, text: str | None = None) -> Completion:
@@ -27,7 +27,7 @@ def completion(row: Row, tokenizer: Tokenizer, text: str | None = None) -> Compl
         text=text,
         finish_reason=row.finish_reason,
         seed=request.seed,
-        metrics=row.metrics(),
+        metrics=Metrics.of(row),
         sample=request.sample,
         logprobs=_records(row.logprobs, request.params.logprobs),
         prompt_logprobs=_of_prompt(row),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import sub
 from typing import Any, ClassVar, NamedTuple
 
 from nanoinfer import records
@@ -64,20 +63,6 @@ class SamplingParams(records.SamplingParams):
         return self.presence_penalty != 0 or self.frequency_penalty != 0
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without Python's garbage collector, which would look at all that is alive, over and over, for nothing: records of
-    thousands of requests are no garbage. After Mercurial's `util.nogc`.
-    """
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
-
-
 @dataclass(frozen=True)
 class Request(records.Request):
     """One sample of a prompt on its way through the engine. limit may be 0."""
@@ -96,6 +81,11 @@ class Metrics:
 
     ttft_s: float
     itl_s: tuple[float, ...]
+
+    @classmethod
+    def of(cls, row: Any) -> Metrics:
+        """Of a row that has ended: when it was asked for, and when each of its tokens came."""
+        return cls(ttft_s=row.times[0] - row.asked, itl_s=tuple(map(sub, row.times[1:], row.times)))
 
     @property
     def total_s(self) -> float:

@@ -24,6 +24,7 @@ class LLM(second.LLM):
     ) -> None:  # fmt: skip
         self.rank: Rank | None = None
         if tensor_parallel > 1:
+            engine = "paged-graph" if engine in (None, "fused") else engine  # ranks take chapter 4's steps
             told = settings | {"engine": engine, "tensor_parallel": tensor_parallel}
             self.rank = self._join(told, model, revision)
             settings["device"] = str(self.rank.device)

@@ -1,23 +1,19 @@
 """How many threads a step gets on a CPU: tried, not guessed.
 
 An operation of a small model takes microseconds, and its threads wait for the slowest of them. Where other programs
-keep the cores busy, two threads can be ten times as slow as one. So products with one matrix are tried when a model is
-loaded, and later the steps themselves: now and then, and where they have become slow, a few run with each number.
+keep the cores busy, two threads can be ten times as slow as one. So the steps themselves are tried: the first ones, and
+later now and then, and where they have become slow, a few run with each number.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
 
-T = TypeVar("T")
-
-PRODUCTS = 20  # tried at load, with each number of threads: some milliseconds
 TRIES = 2  # steps of a trial, with each number of threads
 SOONEST, LATEST = 32, 512  # steps from one trial to the next: sooner where steps are slow, later while none changes it
 SLOW = 1.5  # a step is slow that takes so many times as long as the fastest since the last trial
@@ -31,40 +27,24 @@ class Threads:
         self.counts = sorted({most, *(1 << n for n in range(most.bit_length()))}) if fixed is None else [fixed]
         self.count = self.counts[-1]
         self._trial: list[tuple[float, int]] | None = None  # seconds and threads of each step, while one goes on
-        self._shape: Hashable = None
+        self._rows = 0
         self._fastest, self._since, self._patience = float("inf"), SOONEST, SOONEST  # the first steps are a trial
 
-    def try_products(self, weight: Tensor) -> None:
-        """Choose by products of one row with a matrix (in, out) of the model."""
-        x, seconds = weight[:, 0].contiguous()[None], {}
-        for count in self.counts if len(self.counts) > 1 else ():
-            with used(count):
-                x @ weight  # starts the threads
-                start = time.perf_counter()
-                for _ in range(PRODUCTS):
-                    x @ weight
-                seconds[time.perf_counter() - start] = count
-        self.count = seconds[min(seconds)] if seconds else self.count
+    def step(self, core: Any) -> None:
+        """Let an engine take a step. Steps that decode are compared, as long as they have the same number of rows."""
+        trial = self._trial
+        count = self.count if trial is None else self.counts[len(trial) % len(self.counts)]
+        with used(count):
+            start = time.perf_counter()
+            core.step()
+            seconds = time.perf_counter() - start
+        if len(self.counts) > 1 and core.decoded == len(core.fed) > 0:
+            self._note(count, seconds, core.decoded)
 
-    def run(self, steps: Iterator[T], shape: Callable[[T], Hashable]) -> Generator[T, None, None]:
-        """The same steps. shape: of a step; only steps of one shape are compared, and those of None with no other."""
-        while True:
-            trial = self._trial
-            count = self.count if trial is None else self.counts[len(trial) % len(self.counts)]
-            with used(count):
-                start = time.perf_counter()
-                step = next(steps, None)
-                seconds = time.perf_counter() - start
-            if step is None:
-                return
-            if len(self.counts) > 1 and (of := shape(step)) is not None:
-                self._note(count, seconds, of)
-            yield step
-
-    def _note(self, count: int, seconds: float, shape: Hashable) -> None:
+    def _note(self, count: int, seconds: float, rows: int) -> None:
         """A step took so long: begin a trial, go on with one, or end it."""
-        if shape != self._shape:
-            self._shape, self._trial, self._fastest = shape, None, float("inf")
+        if rows != self._rows:
+            self._rows, self._trial, self._fastest = rows, None, float("inf")
         if self._trial is None:
             slow = seconds > SLOW * self._fastest
             self._fastest, self._since = min(self._fastest, seconds), self._since + 1

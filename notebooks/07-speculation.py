@@ -28,7 +28,7 @@ from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import compare, quiz, results, source
 from nanoinfer import SamplingParams
 from nanoinfer.speculate.drafts import NONE
-from nanoinfer.speculate.graphs import verify_step
+from nanoinfer.speculate.verify import verify_step
 
 _ = torch.set_grad_enabled(False)
 CHAPTER = chapters.chapter(7).folder

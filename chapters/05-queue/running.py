@@ -72,7 +72,7 @@ def found_at_reservation() -> Iterator[None]:
         if not plain(room, slot, s):
             return False
         BlockManager.grow(room.blocks, slot, len(s.tokens))
-        room.blocks._publish(slot, len(s.tokens) // room.blocks.block_size)
+        room.blocks._publish(slot, 0, len(s.tokens) // room.blocks.block_size)
         return True
 
     with patch.object(SharedRoom, "admit", admit):

@@ -12,13 +12,14 @@ from functools import cache
 from math import log
 from random import Random
 from statistics import fmean, median, stdev
+from types import SimpleNamespace
 from typing import Any
 
 from nanobench.micro.speculation import Forced, SpeculationReport
 from nanobench.micro.speculation_texts import Drafted, SpeculationTextsReport
 from nanobench.report.values import factor
 from nanobook.examples import results
-from nanoinfer.speculate.pays import GAIN, PRICE, RATE, Pays
+from nanoinfer.speculate.pays import FIRST, GAIN, PRICE, RATE, Pays
 
 XL, GPT2 = "random:gpt2-xl", "random:gpt2"
 TEXTS = ("repeating", 0.0), ("story", 0.0), ("story", 0.8)  # and their temperatures
@@ -136,7 +137,7 @@ def lowest(adapts: bool) -> str:
 def simulated(alpha: float, most: int, adapts: bool, texts: int = 1000) -> list[float]:
     """Tokens a step of texts as long as the measured ones, by a coin alone. adapts: by a row's rule of how many pay."""
     coin, new, found = Random(1), report().new_tokens, []
-    row: Any = frozenset()  # whatever can be told from others
+    row: Any = SimpleNamespace(share=FIRST)
     for _ in range(texts):
         rule, written, steps = Pays(), 1, 0  # the first token is the prompt's
         while written < new:

@@ -27,7 +27,8 @@ from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.model.config import PRESETS
 from nanoinfer.parallel.batch import open_job, request_maker
 from nanoinfer.parallel.joined import JoinedSamplers
-from nanoinfer.parallel.leader import LeadingEngine, RankEngine
+from nanoinfer.parallel.leader import RankEngine
+from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.parallel.replicas import ReplicaLoop
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
@@ -158,13 +159,14 @@ def orders() -> None:
     heard, model = Heard(), run.four.model()
     kv = CapturedDense(model.config, 2, 64, run.CPU, torch.float64)
     scoring = PenaltySampler(2, model.config.vocab_size, run.CPU, SAMPLERS.filtered)
-    core = LeadingEngine(model, kv, 2, ranks=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
+    core = RankEngine(model, kv, 2, ranks=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
     params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
     for request in LLM(model, engine="dense").requests(["The fox", "Once upon a time"], params):
         core.submit(request)
     while core.busy:
         core.step()
-    for name, step in heard.orders:
+    for order, step in heard.orders:
+        name = order.rpartition(".")[2]
         begun = [f"row {b.row}, temperature {b.params.temperature:g}, {b.step} tokens generated" for b in step.begun]
         fed = [f"row {chunk.row} {list(chunk.token_ids)}" for chunk in (step.prefill.chunks if step.prefill else ())]
         fed = fed or [f"row {slot} its newest token" for slot in range(step.live)]
@@ -178,7 +180,6 @@ def killed() -> None:
     params = SamplingParams(max_tokens=200, temperature=0, ignore_eos=True)
     with LLM(engine="dense", tensor_parallel=2, device="cpu", threads=1, max_batch=1, max_len=256) as llm:
         assert llm.rank
-        assert llm.rank.ranks
         stream, (other,) = llm.stream("Once upon a time", params), llm.rank.ranks.processes
         text = "".join(next(stream).text for _ in range(6))
         os.kill(other.pid, signal.SIGKILL)
@@ -229,7 +230,7 @@ def _captures(group: Any) -> tuple[list[int], list[int]]:
     model = part.load("small", run.CPU, torch.float32)
     kv = CapturedDense(model.config, 4, 32, run.CPU, torch.float32)
     settings = ALONE | {"agree": lambda ok: group.least(ok) == 1, "recorder": Refuses(2 * group.rank), "max_rows": 4}
-    engine = RankEngine(model, kv, 4, **settings)
+    engine = RankEngine(model, kv, 4, ranks=Ranks([]), **settings)
     engine.shapes = []  # of prefills
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -27,8 +27,6 @@ class SharedBlocks(BlockManager):
     users: how many rows own each block. known: blocks by key; a dict compares keys in full, and they hold the tokens.
     idle: known blocks that no row owns, the least recently used first. identity: all that keys and values depend on
     besides the tokens and their places: the model and its precision; None shares nothing.
-    Counted for good: asked_tokens and hit_tokens, of the texts that were reserved for, and how many of these lay in
-    known blocks; evictions, known blocks whose room was wanted.
     """
 
     def __init__(self, blocks: int, block_size: int, max_batch: int, identity: bytes | None = None) -> None:
@@ -39,9 +37,7 @@ class SharedBlocks(BlockManager):
         self.keys: dict[int, bytes] = {}  # of each known block
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.texts: list[list[bytes]] = [[] for _ in range(max_batch)]  # keys of the full blocks of each row's text
-        self.published = [0] * max_batch  # of each row's blocks, the first ones: found, or made to be found
         self.told = [0] * max_batch  # of each row's blocks, the first ones: those that `grow` has returned
-        self.asked_tokens = self.hit_tokens = self.evictions = 0
         self._asked: tuple[bytes, list[bytes]] = b"", []
 
     @property
@@ -74,10 +70,8 @@ class SharedBlocks(BlockManager):
         for block in hits:
             self.idle.pop(block, None)
             self.users[block] = self.users.get(block, 0) + 1
-        self.owned[row], self.texts[row], self.published[row] = hits, keys, len(hits)
+        self.owned[row], self.texts[row] = hits, keys
         self.reserved[row], self.told[row] = wanted - len(hits), 0
-        self.asked_tokens += len(text)
-        self.hit_tokens += len(hits) * self.block_size
         return True
 
     def find(self, text: Sequence[int]) -> tuple[list[bytes], list[int]]:
@@ -110,30 +104,30 @@ class SharedBlocks(BlockManager):
 
     def grow(self, row: int, tokens: int) -> list[int]:
         """As the base's. New are all that no call has returned, those that were found included."""
-        self.extend(row, tokens)
+        super().grow(row, tokens)
         told, self.told[row] = self.told[row], len(self.owned[row])
         return self.owned[row][told:]
 
-    def extend(self, row: int, tokens: int) -> None:
-        """Give the row the blocks of its first `tokens` tokens; full ones can be found from now on.
+    def extend(self, row: int, start: int, tokens: int) -> None:
+        """Give the row the blocks of its first `tokens` tokens; those that fill from `start` on can be found.
 
         The step that is being planned will write them, and its own sequences may read them already: in each layer it
         writes the keys and values of all before any attends. Steps run in order. So each step that was planned must
         be launched, and if one fails, `forget` forgets what was never written.
         """
         super().grow(row, tokens)
-        if self.texts[row]:
-            self._publish(row, tokens // self.block_size)
+        self._publish(row, start // self.block_size, tokens // self.block_size)
 
-    def publish(self, row: int, text: Sequence[int]) -> None:
-        """Let others find the full blocks of this text, which the row has written."""
-        full, done = len(text) // self.block_size, len(self.texts[row])
-        rest = text[done * self.block_size : full * self.block_size]
-        self.texts[row] = self._extend(self.texts[row], array("q", rest).tobytes())
-        self._publish(row, full)
+    def publish(self, row: int, text: Sequence[int], count: int) -> None:
+        """Let others find the full blocks of a text of which the row has written `count` tokens."""
+        if self.identity is not None:
+            full, done = min(count, len(text)) // self.block_size, len(self.texts[row])
+            rest = array("q", text[done * self.block_size : full * self.block_size])
+            self.texts[row] = self._extend(self.texts[row], rest.tobytes())
+            self._publish(row, done, full)
 
     def release(self, row: int) -> None:
-        self.texts[row], self.published[row] = [], 0
+        self.texts[row] = []
         super().release(row)  # from the end of a text to its beginning, which is thus forgotten last
 
     def forget(self) -> None:
@@ -144,7 +138,6 @@ class SharedBlocks(BlockManager):
     def allocate(self) -> int:
         if not self.free and self.idle:
             self._evict()
-            self.evictions += 1
         block = super().allocate()
         self.users[block] = 1
         return block
@@ -164,7 +157,6 @@ class SharedBlocks(BlockManager):
         """Row `source` is to be known as `target`, which is free."""
         super().rename(source, target)  # type: ignore[misc]  # of a manager whose rows have other names in time
         self.texts[target], self.texts[source] = self.texts[source], []
-        self.published[target], self.published[source] = self.published[source], 0
         self.told[target], self.told[source] = self.told[source], 0
 
     def _evict(self) -> None:
@@ -184,13 +176,11 @@ class SharedBlocks(BlockManager):
             keys.append(parent.digest() + data[start : start + size])
         return keys
 
-    def _publish(self, row: int, full: int) -> None:
-        """Make the row's first `full` blocks findable, as far as it owns them and their keys are known."""
-        owned, keys = self.owned[row], self.texts[row]
-        for column in range(self.published[row], min(full, len(owned), len(keys))):
-            if keys[column] not in self.known:
-                self.known[keys[column]], self.keys[owned[column]] = owned[column], keys[column]
-            self.published[row] = column + 1
+    def _publish(self, row: int, start: int, stop: int) -> None:
+        """Make blocks `start` to `stop` - 1 of the row findable, as far as their keys are known."""
+        for block, key in zip(self.owned[row][start:stop], self.texts[row][start:stop], strict=False):
+            if key not in self.known:
+                self.known[key], self.keys[block] = block, key
 
 
 class SharedRoom:

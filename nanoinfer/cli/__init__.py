@@ -17,13 +17,13 @@ from nanoinfer import __version__
 from nanoinfer.cli import batch, doctor, generate, serve, shell, watch
 from nanoinfer.cli.errors import explained
 from nanoinfer.cli.plugins import EXTRAS, CommandGroup, needing
-from nanoinfer.cli.terminal import Output, prepare_streams, remark
+from nanoinfer.cli.terminal import prepare_streams, remark, write
 from nanoinfer.docstrings import described
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        Output().write(f"nanoinfer {__version__}\n")
+        write(f"nanoinfer {__version__}\n")
         raise typer.Exit
 
 
@@ -69,14 +69,14 @@ def run(arguments: Sequence[str]) -> int:
     try:
         try:  # not typer's own `main`, which would answer Ctrl-C and closed pipes its own way
             with (
-                needing(arguments[0], EXTRAS.get(arguments[0]) or None),
+                needing(arguments[0], EXTRAS.get(arguments[0])),
                 group.make_context("nanoinfer", arguments) as context,
             ):
                 return group.invoke(context) or 0
         except typer.Exit as exit_:
             return exit_.exit_code
         finally:
-            Output().write("")  # flushes what typer and others have printed themselves, or says why it cannot be
+            write("")  # flushes what typer and others have printed themselves, or says why it cannot be
     except (KeyboardInterrupt, Exception) as error:
         known = explained(error)
         if str(known):

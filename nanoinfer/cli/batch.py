@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from nanoinfer.cli.errors import Refused, Stopped, refusing
+from nanoinfer.cli.errors import Refused, Stopped
 from nanoinfer.cli.options import BATCH, ModelOptions, sampling_options, with_options
 from nanoinfer.cli.plugins import needing
 from nanoinfer.cli.terminal import progress_bar, remark
-from nanoinfer.records import Bounds
+from nanoinfer.llm import LLM
+from nanoinfer.parallel.batch import Shard, open_job, request_maker, run_here
+from nanoinfer.records import check_int
 from nanoinfer.requests import SamplingParams
 
-if TYPE_CHECKING:
-    from nanoinfer.parallel.batch import Shard
-
-COUNT = Bounds("int64", 1, 2**63 - 1)
+MOST = 2**63 - 1  # lines of a shard, workers
 
 
 @with_options(params=sampling_options("stop", "ignore_eos"), model=BATCH)
@@ -54,20 +52,16 @@ def batch(
     The same command goes on with a run that was ended; finished shards are not computed again.
     Exit code: 0 done, 1 failed, 2 refused, 130 stopped by Ctrl-C.
     """
-    with refusing():
-        COUNT.check("shard", shard)
-        COUNT.check("workers", 1 if workers is None else workers)
+    check_int("shard", shard, 1, MOST)
+    check_int("workers", 1 if workers is None else workers, 1, MOST)
     if workers is not None and replicas > 1:
         raise Refused("--replicas and --workers contradict each other: a worker has one engine")
     if quiet:
         warnings.simplefilter("ignore", RuntimeWarning)
     here = model.but(replicas=replicas)
     chosen = {name: model.settings.get(name) for name in ("revision", "dtype", "max_len")}
-
-    from nanoinfer.parallel.batch import open_job, request_maker, run_here
-
     try:
-        with refusing(), needing("batch of a .parquet file", "ray"):
+        with needing("batch of a .parquet file", "ray"):
             maker = request_maker(model.name, chosen["revision"], chosen["max_len"])
             job = open_job(file, out, params, shard, maker, {"model": model.name, **chosen})
             missing = job.missing()
@@ -85,12 +79,11 @@ def batch(
         with bar:
             if missing and workers is not None:
                 with needing("batch --workers", "ray"):
-                    from nanoinfer.llm import LLM
                     from nanoinfer.parallel.ray_batch import run_on_ray
 
                     run_on_ray(LLM, job, missing, model.model, model.settings, workers, on_done)
             elif missing:
-                with here.load() as llm, refusing():
+                with here.load() as llm:
                     run_here(job, missing, llm, on_done)
     except KeyboardInterrupt:
         how_far = f"{len(done)} of {len(missing)} shards are done; the same command goes on"

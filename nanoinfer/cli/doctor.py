@@ -8,17 +8,22 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterator
 from typing import Any
 
 from nanoinfer import __version__
 from nanoinfer.capacity import free_host_memory
 from nanoinfer.cli import machine
 from nanoinfer.cli.options import with_options
-from nanoinfer.cli.terminal import Output
+from nanoinfer.cli.terminal import write
 from nanoinfer.config import ENGINES, RECIPES, fastest
-from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.config import PRESETS
 
 SCHEMA, SCHEMA_VERSION = "nanoinfer.doctor", 1
+BATCH = (
+    "Memory, and the largest batch: rows of full context whose keys and values fit beside the weights.\n"
+    "It holds for the engines with a cache, chapters 2 and later; `naive` keeps none. Work space is not counted."
+)
 
 
 @with_options()
@@ -33,7 +38,7 @@ def doctor(*, as_json: bool = False) -> int:
     Exit code: 0 where nanoinfer runs, at least on the CPU; 1 where it does not.
     """
     report = examine()
-    Output().write(json.dumps(report) + "\n" if as_json else show(report))
+    write(json.dumps(report) + "\n" if as_json else show(report))
     return 0 if report["runs"] else 1
 
 
@@ -55,8 +60,8 @@ def examine() -> dict[str, Any]:
         "cuda_remedy": cuda_remedy(torch, driver),
         "triton": triton,
         "hub": machine.probe_hub(),
-        "memory": memory(torch),
-        "engines": engines(problem, bool(torch["gpus"]), triton),
+        "memory": memory(torch["gpus"]),
+        "engines": [engine(name, problem, bool(torch["gpus"]), triton) for name in ENGINES],
     }
 
 
@@ -73,49 +78,36 @@ def cuda_remedy(torch: dict[str, Any], driver: str | None) -> str | None:
     return f"there is a driver, but torch finds no GPU: {reason}"
 
 
-def memory(torch: dict[str, Any]) -> list[dict[str, Any]]:
-    """Free memory of each device, and the batch of full-context rows that it gives for each preset."""
-    devices = [("cpu", free_host_memory(), "float32")]
-    for index, gpu in enumerate(torch["gpus"]):
-        devices.append((f"cuda:{index}", gpu["free_bytes"], "bfloat16" if float(gpu["capability"]) >= 8 else "float16"))
-    found = []
-    for device, free, dtype in devices:
-        batch = None if free is None else batches(free, 4 if dtype == "float32" else 2)
-        found.append({"device": device, "dtype": dtype, "free_bytes": free, "batch": batch})
-    return found
+def memory(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Free memory of each device, and the largest batch of each preset there."""
+    found: list[dict[str, Any]] = [{"device": "cpu", "dtype": "float32", "free_bytes": free_host_memory()}]
+    for index, gpu in enumerate(gpus):
+        dtype = "bfloat16" if float(gpu["capability"]) >= 8 else "float16"
+        found.append({"device": f"cuda:{index}", "dtype": dtype, "free_bytes": gpu["free_bytes"]})
+    return [one | {"batch": batches(one["free_bytes"], 4 if one["dtype"] == "float32" else 2)} for one in found]
 
 
-def batches(free: int, size: int) -> dict[str, int]:
-    """Rows of full context whose keys and values fit beside each preset's weights in `free` bytes.
+def batches(free: int | None, size: int) -> dict[str, int] | None:
+    """Rows of full context whose keys and values fit beside each preset's weights in `free` bytes, if that is known.
 
-    size: bytes a number.
+    size: bytes a number. The weights include the head's padding.
     """
-    left = {name: max(0, free - weight_bytes(config, size)) for name, config in PRESETS.items()}
-    return {name: left[name] // cache_bytes_per_row(config, size) for name, config in PRESETS.items()}
+    if free is None:
+        return None
+    weights = {name: one.parameters + (one.padded_vocab - one.vocab_size) * one.n_embd for name, one in PRESETS.items()}
+    left = {name: max(0, free // size - weights[name]) for name in PRESETS}
+    return {name: left[name] // (one.kv_numbers * one.n_positions) for name, one in PRESETS.items()}
 
 
-def weight_bytes(config: ModelConfig, size: int) -> int:
-    """Bytes of the parameters, the head's padding included."""
-    return size * (config.parameters + (config.padded_vocab - config.vocab_size) * config.n_embd)
-
-
-def cache_bytes_per_row(config: ModelConfig, size: int) -> int:
-    """Bytes of keys and values of one row at full context."""
-    return size * config.kv_numbers * config.n_positions
-
-
-def engines(problem: str | None, gpu: bool, triton: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each engine of this version: whether it runs here, and what it lacks or how it runs."""
-    found = []
-    for name in ENGINES:
-        paged, graph, remedy = RECIPES[name].cache == "paged", RECIPES[name].launch == "graph", problem
-        if remedy is None and paged and gpu and triton["version"] is None:
-            remedy = f"needs Triton on a GPU: {triton['remedy']}"
-        notes = ["the kernels' PyTorch reference runs" + ", or Triton's interpreter" * triton["interpret"]] * paged
-        notes += ["no step is captured"] * graph
-        note = "on a CPU " + " and ".join(notes) if notes and not gpu and remedy is None else None
-        found.append({"name": name, "runs": remedy is None, "remedy": remedy, "note": note})
-    return found
+def engine(name: str, problem: str | None, gpu: bool, triton: dict[str, Any]) -> dict[str, Any]:
+    """Whether an engine runs here, and what it lacks or how it runs."""
+    paged, graph = RECIPES[name].cache == "paged", RECIPES[name].launch == "graph"
+    if problem is None and paged and gpu and triton["version"] is None:
+        problem = f"needs Triton on a GPU: {triton['remedy']}"
+    notes = ["the kernels' PyTorch reference runs" + ", or Triton's interpreter" * triton["interpret"]] * paged
+    notes += ["no step is captured"] * graph
+    note = "on a CPU " + " and ".join(notes) if notes and not gpu and problem is None else None
+    return {"name": name, "runs": problem is None, "remedy": problem, "note": note}
 
 
 def show(report: dict[str, Any]) -> str:
@@ -136,27 +128,24 @@ def show(report: dict[str, Any]) -> str:
         ("hub cache", hub["problem"] or hub["cache"]),
         ("gpt2 in it", "yes" if hub["gpt2_cached"] else f"no: {fetch}"),
         ("HF_HUB_OFFLINE", "1: nothing is fetched" if hub["offline"] else "not set"),
+        ("\nEngines", ""),
     ]
-    lines = [f"{name:<17} {value}" for name, value in rows] + ["", "Engines"]
-    for engine in report["engines"]:
-        said = ["runs" if engine["runs"] else "does not run", engine["remedy"] or engine["note"]]
-        lines.append(f"  {engine['name']:<12} {': '.join(filter(None, said))}")
-    lines.append(f"  {'auto':<12} {fastest(bool(gpus), triton['version'] is not None)}")
+    for one in report["engines"]:
+        said = ["runs" if one["runs"] else "does not run", one["remedy"] or one["note"]]
+        rows.append((f"  {one['name']}", ": ".join(filter(None, said))))
+    rows.append(("  auto", fastest(bool(gpus), triton["version"] is not None)))
+    lines = [f"{name:<17} {value}".rstrip() for name, value in rows] + ["", BATCH]
+    lines += [f"  {name:<12}" + "".join(f" {cell:>16}" for cell in cells) for name, *cells in table(report["memory"])]
     verdict = "nanoinfer runs here." if report["runs"] else f"nanoinfer does not run here: {report['problem']}."
-    return "\n".join([*lines, "", *batch_table(report["memory"]), "", verdict, ""])
+    return "\n".join([*lines, "", verdict, ""])
 
 
-def batch_table(memory: list[dict[str, Any]]) -> list[str]:
-    """Rows of full context by preset and device, line by line."""
-    columns = [["", "free memory", *PRESETS]]
-    for place in memory:
-        free, batch = place["free_bytes"], place["batch"] or dict.fromkeys(PRESETS)
+def table(memory: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Largest batches, a row a preset and a column a device."""
+    columns = [("", "free memory", *PRESETS)]
+    for one in memory:
+        free, batch = one["free_bytes"], one["batch"] or dict.fromkeys(PRESETS)
         cells = ["unknown" if rows is None else f"{rows:,}" if rows else "none fits" for rows in batch.values()]
         free_memory = "unknown" if free is None else f"{free / 2**30:.1f} GiB"
-        columns.append([f"{place['device']} {place['dtype']}", free_memory, *cells])
-    table = [f"  {name:<12}" + "".join(f" {cell:>16}" for cell in cells) for name, *cells in zip(*columns, strict=True)]
-    return [
-        "Memory, and the largest batch: rows of full context whose keys and values fit beside the weights.",
-        "It holds for the engines with a cache, chapters 2 and later; `naive` keeps none. Work space is not counted.",
-        *table,
-    ]
+        columns.append((f"{one['device']} {one['dtype']}", free_memory, *cells))
+    return zip(*columns, strict=True)

@@ -1,24 +1,10 @@
-"""What ends a command early: one sentence on standard error, and an exit code.
-
-The package refuses arguments with a `ValueError` of one sentence that begins with the Python argument. Here the
-sentence is kept, and the name becomes the option's.
-"""
+"""What ends a command early: one sentence on standard error, and an exit code."""
 
 from __future__ import annotations
 
 import os
-import re
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import fields
-
-from nanoinfer.config import EngineConfig
-from nanoinfer.requests import SamplingParams
-from nanoinfer.serve.config import ServeConfig
-
-NAMES = {each.name for kind in (EngineConfig, SamplingParams, ServeConfig) for each in fields(kind)} - {"n"}
-NAMES |= {"model", "shard", "workers", "every"}
+from collections.abc import Mapping
 
 
 class CommandError(Exception):
@@ -34,7 +20,7 @@ class Refused(CommandError):
 
 
 class Stopped(CommandError):
-    """Ctrl-C came, and what there was has been written; the message says how much that is."""
+    """Ctrl-C came, and the output so far has been written; the message says how much that is."""
 
     code = 130
 
@@ -44,27 +30,17 @@ class OutputFailed(CommandError):
 
 
 class PipeClosed(OutputFailed):
-    """Whoever read our standard output has gone, which is no fault: nothing is said."""
+    """The reader of our standard output has gone, which is no fault: nothing is said."""
 
     code = 141  # what a program gets that SIGPIPE ended
 
 
-@contextmanager
-def refusing(lines: bool = False) -> Iterator[None]:
-    """A ValueError of the package becomes `Refused`. lines: prompts are lines, counted from 1."""
-    try:
-        yield
-    except ValueError as error:
-        message, (name, _, rest) = str(error), str(error).partition(" ")
-        if name in NAMES:
-            message = f"--{name.replace('_ids', '_id').replace('_', '-')} {rest}"
-        elif lines:
-            message = re.sub(r"^prompt (\d+)", lambda found: f"line {int(found[1]) + 1}", message)
-        raise Refused(message) from error
+def explained(error: BaseException, names: Mapping[str, str] | None = None) -> CommandError:
+    """Return any error as one sentence and an exit code.
 
-
-def explained(error: BaseException) -> CommandError:
-    """Any error as one sentence and an exit code; NANOINFER_TRACEBACK=1 shows where an unforeseen one comes from."""
+    The package refuses an argument with a ValueError of one sentence that begins with the argument's name. names: what
+    the user calls each argument. NANOINFER_TRACEBACK=1 shows where an unforeseen error comes from.
+    """
     if isinstance(error, CommandError):
         return error
     if isinstance(error, KeyboardInterrupt):
@@ -72,9 +48,11 @@ def explained(error: BaseException) -> CommandError:
     if hasattr(error, "format_message"):  # of typer's own errors, in any version of it; empty after a group's help
         said: str = error.format_message()
         words = "extra argument" in said and error.ctx.info_name == "generate"  # type: ignore[attr-defined]
-        return Refused(
-            said[:1].lower() + said[1:].removesuffix(".") + ": put a prompt of several words in quotes" * words
-        )
+        hint = ": put a prompt of several words in quotes" * words
+        return Refused(said[:1].lower() + said[1:].removesuffix(".") + hint)
+    if isinstance(error, ValueError) and _ours(error):
+        name, _, rest = str(error).partition(" ")
+        return Refused(f"{(names or {}).get(name, name)} {rest}")
     if os.environ.get("NANOINFER_TRACEBACK"):
         traceback.print_exception(error)
     first = next(iter(str(error).strip().splitlines()), "").removesuffix(".")
@@ -83,3 +61,12 @@ def explained(error: BaseException) -> CommandError:
         return CommandError(f"out of memory ({first or 'host'}): {remedy}")
     what = f"{type(error).__name__}: {first}".removesuffix(": ")
     return CommandError(f"{what} (NANOINFER_TRACEBACK=1 shows where)")
+
+
+def _ours(error: ValueError) -> bool:
+    """Return whether this package raised the error: one that comes from torch or Python is a bug, not a refusal.
+
+    An error of an engine in another process has lost its traceback on the way, up to the future that handed it over.
+    """
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"]).startswith(("nanoinfer.", "concurrent.futures."))

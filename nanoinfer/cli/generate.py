@@ -6,13 +6,15 @@ import warnings
 from functools import partial
 from pathlib import Path
 
+import typer
+
 from nanoinfer.cli import plugins
-from nanoinfer.cli.errors import Refused, refusing
+from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.options import BATCH, ModelOptions, sampling_options, with_options, with_seeds
 from nanoinfer.cli.output import Writer, figures, json_line, show_stats, write_steps
-from nanoinfer.cli.prompts import check_lengths, read_prompts
-from nanoinfer.cli.terminal import remark
+from nanoinfer.cli.terminal import read_prompts, remark
 from nanoinfer.config import MAX_BATCH
+from nanoinfer.llm import LLM
 from nanoinfer.requests import SamplingParams
 
 DEFAULT_NOTE = "nanoinfer: this is `small`, the small model that ships; `-m gpt2` takes GPT-2 from the Hugging Face hub"
@@ -22,7 +24,7 @@ DEFAULT_NOTE = "nanoinfer: this is `small`, the small model that ships; `-m gpt2
 def generate(
     prompt: str | None = None,
     *,
-    file: str | None = None,
+    file: typer.FileBinaryRead | None = None,
     lines: bool = False,
     echo: bool = True,
     as_json: bool = False,
@@ -37,7 +39,7 @@ def generate(
 
     The prompt is the argument, a file, or standard input (all of it, less one
     newline at its end; at most 16 MiB). With --lines each line is a prompt, and
-    the texts come in order, each when it is done, under a heading ==> 1 <==.
+    the texts come in order, each under a heading ==> 1 <==.
 
     prompt PROMPT: the text to continue; standard input where it is missing or `-`.
     file: read the prompt from this UTF-8 file.
@@ -70,16 +72,16 @@ def generate(
     if len(prompts) < model.settings.get("max_batch", MAX_BATCH):  # the cache needs no more rows than there are prompts
         model = model.but(max_batch=len(prompts))
     each = with_seeds(params, len(prompts))
-    check_lengths(prompts, lines, model.name, model.settings.get("max_len"))
     if mine is not None:
         with plugins.needing("generate --mine", plugins.EXTRAS["course"]):
             plugins.load("nanoinfer.generate", "mine")(mine, model, prompts, each, echo, quiet, verbose)
         return
     with model.load() as llm:
+        if lines:
+            check_lines(llm, prompts)
         record = partial(json_line, prompts=prompts, llm=llm) if as_json else None
         writer = Writer(prompts, echo, record, progress=not quiet)
-        with refusing(lines):
-            pieces = llm.stream(prompts, each)
+        pieces = llm.stream(prompts, each)
         if model.model is None and not quiet:
             remark(DEFAULT_NOTE)
         done = write_steps(prompts[0] * echo, pieces) if show_steps else writer.run(pieces)
@@ -87,3 +89,12 @@ def generate(
             remark(figures(done, llm, params.greedy))
         if verbose:
             show_stats(llm)
+
+
+def check_lines(llm: LLM, prompts: list[str]) -> None:
+    """Raise ValueError for the first line that is no prompt of this model, with its number, counted from 1."""
+    for number, prompt in enumerate(prompts, 1):
+        try:
+            llm.requests(prompt)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None

@@ -6,16 +6,14 @@ Whoever types is as slow as they like, so steps run one by one in this thread, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nanoinfer.cli.errors import Refused, refusing
-from nanoinfer.cli.terminal import Output, remark
+from nanoinfer.cli.errors import Refused
+from nanoinfer.cli.terminal import colours, remark, write
+from nanoinfer.llm import LLM
 from nanoinfer.requests import SamplingParams
 from nanoinfer.speculate.drafts import GivenDrafts
 from nanoinfer.text.stop import TextStream
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
 
 HOW = "type a beginning, then guess the next words; Enter alone lets the model go on, /end leaves the text"
 
@@ -35,9 +33,7 @@ class GuessedText:
         core: Any = llm.core
         self._drafter = GivenDrafts()
         core.begin_with(self._drafter)
-        with refusing():
-            requests = llm.requests([self.token_ids], params)
-        self._steps = core.generate(requests)
+        self._steps = core.generate(llm.requests([self.token_ids], params))
         self._new = 0  # tokens that have come
         self._right, self._wrong, self._turns = 0, 0, -1  # the prompt's own step is nobody's turn
         self.turn("")
@@ -68,20 +64,18 @@ class GuessedText:
         """A word begins with a space, which need not be typed."""
         guess = guess.rstrip(" ")
         space = " " * (guess[:1].isalnum() and not self.text[-1:].isspace())
-        with refusing():
-            drafts = self._tokenizer.encode(space + guess, context=self.config.draft_tokens, name="a guess")
+        drafts = self._tokenizer.encode(space + guess, context=self.config.draft_tokens, name="a guess")
         if len(drafts) > self.config.draft_tokens:
             raise Refused(f"a guess may have {self.config.draft_tokens} tokens (--draft-tokens), not {len(drafts)}")
         return drafts
 
     def _write(self, new: Sequence[int], accepted: int) -> None:
         """The text so far, with the new tokens marked: those that were guessed, and the model's own."""
-        out = Output()
-        out.write(self.text)
+        write(self.text)
         texts = list(map(self._stream.push, new))
         for at, text in enumerate(texts):
-            mark, colour = ("[]", "green") if at < accepted else ("<>", "yellow")
-            out.write(text if out.colours else f"{mark[0]}{text}{mark[1]}", colour)
-        out.write("\n")
+            (left, right), colour = ("[]", "green") if at < accepted else ("<>", "yellow")
+            write(text if colours() else f"{left}{text}{right}", colour)
+        write("\n")
         self.text += "".join(texts)
         self.token_ids += new

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 import sys
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from importlib.metadata import distributions
 from typing import Any
 
 from nanoinfer.model.hub import HUB_NAMES
@@ -19,9 +17,7 @@ LIBRARIES = ("tiktoken", "safetensors", "huggingface_hub")  # what the engine im
 
 def installed(name: str) -> str | None:
     """The version of a library, without importing it; None where it is not installed."""
-    with suppress(PackageNotFoundError):
-        return version(name)
-    return None
+    return next((found.version for found in distributions(name=name)), None)
 
 
 def probe_torch() -> dict[str, Any]:
@@ -43,9 +39,6 @@ def probe_torch() -> dict[str, Any]:
 
 def probe_driver() -> str | None:
     """The NVIDIA driver's version, which is there or not whatever torch was built for."""
-    with suppress(OSError):  # Linux tells it without a program
-        if number := re.search(r"\s(\d+\.[\d.]+)\s", Path("/proc/driver/nvidia/version").read_text().split("\n")[0]):
-            return number[1]
     with suppress(OSError, subprocess.SubprocessError):
         asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
@@ -55,10 +48,8 @@ def probe_driver() -> str | None:
 
 def probe_triton() -> dict[str, Any]:
     """Whether Triton is installed, and what to do where it is not."""
-    found, remedy = installed("triton"), None
-    if found is None:
-        no_wheel = f"there are no wheels for {platform.system()}: use Linux, WSL2 or Colab"
-        remedy = "pip install triton" if sys.platform == "linux" else no_wheel
+    found, no_wheel = installed("triton"), f"there are no wheels for {platform.system()}: use Linux, WSL2 or Colab"
+    remedy = None if found else "pip install triton" if sys.platform == "linux" else no_wheel
     return {"version": found, "interpret": os.environ.get("TRITON_INTERPRET") == "1", "remedy": remedy}
 
 
@@ -66,13 +57,11 @@ def probe_hub() -> dict[str, Any]:
     """Where the hub's cache is, whether gpt2 lies in it, and whether the hub may be asked."""
     found: dict[str, Any] = {"cache": None, "gpt2_cached": False, "offline": False, "problem": None}
     try:
-        import huggingface_hub
-        from huggingface_hub import constants
+        from huggingface_hub import constants, try_to_load_from_cache
 
-        names = ("config.json", "model.safetensors")
-        cached = [huggingface_hub.try_to_load_from_cache(HUB_NAMES["gpt2"], name) for name in names]
         found |= {"cache": str(constants.HF_HUB_CACHE), "offline": bool(constants.HF_HUB_OFFLINE)}
-        found["gpt2_cached"] = all(isinstance(path, str) for path in cached)
+        names = ("config.json", "model.safetensors")
+        found["gpt2_cached"] = all(isinstance(try_to_load_from_cache(HUB_NAMES["gpt2"], name), str) for name in names)
     except Exception as error:
         found["problem"] = f"huggingface_hub cannot be used ({_first_line(error)}): pip install huggingface_hub"
     return found

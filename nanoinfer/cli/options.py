@@ -1,7 +1,7 @@
 """Options, made of signatures and docstrings: those of `EngineConfig`, `SamplingParams`, `ServeConfig` and of commands.
 
-A refused argument is answered before torch is imported, which takes seconds: sampling by `SamplingParams`, the rest
-here, as far as it can be known without loading anything.
+A refused argument is answered before torch is imported, which takes seconds: the configs check what they are given,
+and `ModelOptions` the names of models.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nanoinfer import records
-from nanoinfer.cli.errors import CommandError, Refused, refusing
-from nanoinfer.cli.prompts import from_argument
+from nanoinfer.cli.errors import CommandError, explained
+from nanoinfer.cli.terminal import from_argument
 from nanoinfer.config import EngineConfig
 from nanoinfer.docstrings import Told, described
 from nanoinfer.llm import DEFAULT_MODEL, LLM
 from nanoinfer.model.hub import HUB_NAMES, locate, random_config
-from nanoinfer.records import MAX_SEED
 from nanoinfer.requests import SamplingParams
 from nanoinfer.speculate.drafts import LOOKUP, NGRAM
 
@@ -33,21 +32,15 @@ if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2
 
 TEMPERATURE, TOP_K = 0.8, 40  # pleasant to read rather than faithful; GPT-2's own published samples used top-k 40
-TYPES = {"int": int, "float": float, "bool": bool, "Path": Path, "str": str}
+TYPES = {"int": int, "float": float, "bool": bool, "Path": Path, "str": str, "FileBinaryRead": typer.FileBinaryRead}
+Group = tuple[Callable[..., Any], list[inspect.Parameter]]  # options, and what makes one argument of a command of them
 SHORT = {"model": ["-m"], "file": ["-f"], "out": ["-o"], "quiet": ["-q"], "verbose": ["-v"]}
-
-
-class Group(NamedTuple):
-    """Options that make one argument of a command."""
-
-    make: Callable[..., Any]
-    options: list[inspect.Parameter]
 
 
 def derived(owner: Any, *names: str, **more: Any) -> list[inspect.Parameter]:
     """Return typer's options for these arguments of a function, or fields of a config.
 
-    more: arguments of `typer.Option`, for each of them.
+    more: arguments of `typer.Option`, for each of them; flags in place of the name, and another default.
     """
     arguments, (_, told, _) = inspect.signature(owner).parameters, described(owner)
     return [_option(arguments[name], told.get(name, Told()), more) for name in names]  # python -OO has no docstrings
@@ -66,25 +59,31 @@ def _option(given: inspect.Parameter, told: Told, more: dict[str, Any]) -> inspe
         name = given.name.removeprefix("as_").removesuffix("s" * many).replace("_", "-")
         flags = [f"--{name}/--no-{name}" if default is True else f"--{name}", *SHORT.get(given.name, ())]
         more["help"] += " May be given again." * many
-        made = typer.Option(*more.pop("flags", flags), **{"show_default": told.unset or True, **more})
-    kind = kind | None if default is None else kind
-    annotation: Any = Annotated[kind, made]
+        made = typer.Option(..., *more.pop("flags", flags), **{"show_default": told.unset or True, **more})
+    annotation: Any = Annotated[kind | None if default is None else kind, made]
     return given.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
 def with_options(**groups: Group) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a command for typer: each of its arguments becomes an option, or all those of its group."""
+    """Make a command for typer: each of its arguments becomes an option, or all those of its group.
+
+    Where the package refuses an argument, the user reads the name of the option.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         names = inspect.signature(command).parameters
-        flat = [each for name in names for each in (groups[name].options if name in groups else derived(command, name))]
+        flat = [each for name in names for each in (groups[name][1] if name in groups else derived(command, name))]
+        made = [(each.name, each.annotation.__metadata__[0]) for each in flat]
+        flags = {name: one.param_decls[0].strip(" /") for name, one in made if one.param_decls}
 
         @functools.wraps(command)
         def run(**given: Any) -> Any:
-            for name, (make, options) in groups.items():
-                with refusing():
+            try:
+                for name, (make, options) in groups.items():
                     given[name] = make(**{option.name: given.pop(option.name) for option in options})
-            return command(**given)
+                return command(**given)
+            except ValueError as error:
+                raise explained(error, flags) from error
 
         run.__annotations__ = {option.name: option.annotation for option in flat}
         run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
@@ -97,13 +96,13 @@ def sampling(
     temperature: float | None, greedy: bool = False, seed: int | None = None, stop: Any = (), stop_token_ids: Any = (),
     **given: Any,
 ) -> SamplingParams:  # fmt: skip
-    """Return the checked parameters. Refused for what contradicts or is out of range.
+    """Return the checked parameters.
 
     greedy: always the likeliest token: temperature 0.
     seed: the same seed gives the same text; prompt number i of --lines gets SEED + i - 1. None: a new one each time.
     """
     if greedy and temperature:
-        raise Refused(f"--greedy is temperature 0 and contradicts --temperature {temperature:g}: give one of them")
+        raise ValueError(f"greedy is temperature 0 and contradicts --temperature {temperature:g}: give one of them")
     given["temperature"] = 0.0 if greedy else TEMPERATURE if temperature is None else temperature
     stops = [from_argument(text) for text in stop or ()]
     return SamplingParams(seed=seed, stop=stops, stop_token_ids=stop_token_ids or (), **given)
@@ -115,14 +114,12 @@ def sampling_options(*ends: str) -> Group:
     chosen = of("max_tokens", flags=["--max-tokens", "-n"])
     chosen += of("temperature", default=None, show_default=str(TEMPERATURE)) + of("top_k", default=TOP_K) + of("top_p")
     chosen += derived(sampling, "greedy", "seed", rich_help_panel="Sampling")
-    return Group(sampling, chosen + of(*ends))
+    return sampling, chosen + of(*ends)
 
 
 def with_seeds(params: SamplingParams, count: int) -> list[SamplingParams]:
     """Parameters for each prompt: seeds follow each other, so that each line can be repeated alone by its seed."""
     first = secrets.randbits(32) if params.seed is None else params.seed  # short enough to be typed again
-    if first + count - 1 > MAX_SEED:
-        raise Refused(f"--seed must leave room for {count} seeds up to {MAX_SEED}, not {first}")
     return [replace(params, seed=first + i) for i in range(count)]
 
 
@@ -139,18 +136,10 @@ def output_file(name: str | Path) -> Path:
     return path
 
 
-def check_model(name: str) -> None:
-    """ValueError for a name that no model has; one on the hub is asked for when it is loaded."""
-    if name.startswith("random:"):
-        random_config(name)
-    elif name not in HUB_NAMES and ("/" not in name or name[0] in "./~" or Path(name).exists()):
-        locate(name, None)
-
-
 class ModelOptions:
     """A model, and what was chosen of its engine's settings: the arguments of an `LLM`.
 
-    Refused for whatever can be seen to be wrong without torch and without looking inside a file.
+    ValueError for whatever can be seen to be wrong without torch and without looking inside a file.
 
     model MODEL: a name: small, which ships with the package; gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2, or
     OWNER/NAME on the hub; a folder or .safetensors file (./gpt2 for a folder of that name); or random:gpt2. None:
@@ -160,45 +149,44 @@ class ModelOptions:
 
     def __init__(self, model: str | None = None, revision: str | None = None, **settings: Any) -> None:
         self.model, self.name = model, DEFAULT_MODEL if model is None else model
-        self.settings = {name: value for name, value in settings.items() if value is not None}
+        given = {name: value for name, value in settings.items() if value is not None}
         if revision == "":
-            raise Refused("--revision must name a branch, a tag or a commit, but is empty")
-        for name, option in (("draft_tokens", "draft-tokens"), ("adaptive_drafts", "all-drafts")):
-            if name in self.settings and "speculate" not in self.settings:
-                raise Refused(f"--{option} needs --speculate")
-        with refusing():
-            EngineConfig(**self.settings)
-            check_model(self.name)
-            if self.settings.get("speculate", LOOKUP) not in (LOOKUP, NGRAM):
-                check_model(self.settings["speculate"])
-        if revision is not None:
-            self.settings["revision"] = revision
+            raise ValueError("revision must name a branch, a tag or a commit, but is empty")
+        for name in {"draft_tokens", "adaptive_drafts"} & given.keys():
+            if "speculate" not in given:
+                raise ValueError(f"{name} needs --speculate")
+        EngineConfig(**given)
+        for name in {self.name, given.get("speculate", LOOKUP)} - {LOOKUP, NGRAM, *HUB_NAMES}:
+            if name.startswith("random:"):
+                random_config(name)
+            elif "/" not in name or name[0] in "./~" or Path(name).exists():  # else the hub is asked when it is loaded
+                locate(name, None)
+        self.settings = given if revision is None else {"revision": revision, **given}
 
     def but(self, **changed: Any) -> ModelOptions:
         """Return the same with some of it changed."""
         return ModelOptions(**{"model": self.model, **self.settings, **changed})
 
     def load(self, weights: GPT2 | None = None) -> LLM:
-        """The LLM, over weights that are loaded already or its own; imports torch. Refused where there is none."""
+        """The LLM, over weights that are loaded already or its own; imports torch."""
         try:
             import torch  # noqa: F401  to tell a broken torch from a refused argument
         except Exception as error:
             raise CommandError(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
-        given = dict(self.settings)
-        for name in () if weights is None else ("device", "dtype", "revision"):  # loaded weights have theirs
-            given.pop(name, None)
-        with refusing():
-            return LLM(self.model if weights is None else weights, **given)
+        if weights is None:
+            return LLM(self.model, **self.settings)
+        own = ("device", "dtype", "revision")  # loaded weights have theirs
+        return LLM(weights, **{name: value for name, value in self.settings.items() if name not in own})
 
 
-engine_options = functools.partial(derived, rich_help_panel="Model and engine")
-chosen_drafts = engine_options(EngineConfig, "speculate", metavar=f"{LOOKUP}|{NGRAM}|MODEL")
-chosen_drafts += engine_options(EngineConfig, "draft_tokens", default=None, show_default=str(EngineConfig.draft_tokens))
-chosen_drafts += engine_options(
-    EngineConfig, "adaptive_drafts", default=None, flags=[" /--all-drafts"], show_default="as many as are faster",
+engine_options = functools.partial(derived, EngineConfig, rich_help_panel="Model and engine")
+one_row = derived(ModelOptions, "model", "revision", rich_help_panel="Model and engine")
+one_row += engine_options("engine", "device", "dtype", "max_len", "threads")
+one_row += engine_options("speculate", metavar=f"{LOOKUP}|{NGRAM}|MODEL")
+one_row += engine_options("draft_tokens", default=None, show_default=str(EngineConfig.draft_tokens))
+one_row += engine_options(
+    "adaptive_drafts", default=None, flags=[" /--all-drafts"], show_default="as many as are faster",
     help="Bring as many drafts as there may be to every step.",
 )  # fmt: skip
-one_row = engine_options(ModelOptions, "model", "revision")
-one_row += engine_options(EngineConfig, "engine", "device", "dtype", "max_len", "threads") + chosen_drafts
-MODEL = Group(ModelOptions, one_row)
-BATCH = Group(ModelOptions, one_row + engine_options(EngineConfig, "max_batch", "max_graph_batch", "tensor_parallel"))
+MODEL = ModelOptions, one_row
+BATCH = ModelOptions, one_row + engine_options("max_batch", "max_graph_batch", "tensor_parallel")

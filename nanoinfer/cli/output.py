@@ -6,41 +6,42 @@ The JSON is described by `nanoinfer/data/generate.schema.json`; a change that br
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nanoinfer.cli.errors import OutputFailed, Stopped
-from nanoinfer.cli.terminal import Output, progress_bar, remark
+from nanoinfer.cli.errors import Stopped
+from nanoinfer.cli.terminal import colours, is_terminal, progress_bar, remark, write
 from nanoinfer.engine.stats import Stats
+from nanoinfer.llm import LLM
 from nanoinfer.requests import Completion, Piece
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
 
 SCHEMA, SCHEMA_VERSION = "nanoinfer.generate", 1
 Record = Callable[[Completion], str]
 
 
 class Writer:
-    """Writes texts in the order of their prompts: a single one as it comes, of several each when it is done.
+    """Writes texts in the order of their prompts: the first that is not over as it comes, while the others wait.
 
     echo: each prompt before its text. record: makes a line of JSON of a completion, which is written in place of texts.
-    progress: show a bar, where there is a use for one. Make it ahead of the pieces: what it imports would be part of
-    their TTFT.
+    progress: show a bar, unless texts show it on the same terminal. Make it ahead of the pieces: what it imports would
+    be part of their TTFT.
     """
 
     def __init__(
         self, prompts: Sequence[str], echo: bool = True, record: Record | None = None, progress: bool = False
     ) -> None:
-        self.out, self.record, self.bar = Output(), record, progress_bar(len(prompts), progress)
-        self.heads = [prompt if echo else "" for prompt in prompts]
-        self.texts = [""] * len(prompts)  # what has come of each
+        several = len(prompts) > 1
+        self.record, self.bar = record, progress_bar(len(prompts), progress and not is_terminal(sys.stdout))
+        self.texts = [
+            f"==> {i} <==\n" * several + prompt * echo for i, prompt in enumerate(prompts, 1)
+        ]  # to be written
         self.done: dict[int, Completion] = {}
+        self.begun = {0}
         self.token_ids: list[int] = []  # of all texts, as they came
-        self.written = 0
-        self.streams = record is None and len(prompts) == 1
+        self.written = 0  # prompts whose texts are
 
     def run(self, pieces: Generator[Piece, None, None]) -> list[Completion]:
         """Write what comes; returns the completions in order.
@@ -49,21 +50,13 @@ class Writer:
         """
         try:
             with closing(pieces), self.bar:
-                if self.streams:
-                    self.out.write(self.heads[0])
+                self._write()
                 for piece in pieces:
-                    self.token_ids.append(piece.token_id)
-                    self.texts[piece.index] += piece.text
-                    if self.streams:
-                        self.out.write(piece.text)
-                    if piece.completion is not None:
-                        self._finish(piece.completion)
-        except OutputFailed:
-            raise
+                    self._take(piece)
         except (KeyboardInterrupt, Exception) as error:
             for index in range(self.written, len(self.texts)):
-                if index in self.done or self.texts[index] or self.streams:
-                    self._write(index)
+                if index in self.done or (index in self.begun and self.record is None):
+                    write(self._line(index))
             if isinstance(error, KeyboardInterrupt):
                 prompts, tokens = len(self.texts), len(self.token_ids)
                 one = f"{tokens} token{'s' * (tokens != 1)}"
@@ -72,24 +65,26 @@ class Writer:
             raise
         return [self.done[index] for index in range(len(self.texts))]
 
-    def _finish(self, done: Completion) -> None:
-        """One more is done; write all that waited for it alone."""
-        self.done[done.index], bar = done, self.bar
-        bar.advance(bar.task_ids[0])
-        if self.written in self.done:
-            bar.stop()  # it may stand on the terminal that the text goes to
-            while self.written in self.done:
-                self._write(self.written)
-                self.written += 1
-            bar.start()
+    def _take(self, piece: Piece) -> None:
+        self.begun.add(piece.index)
+        self.token_ids += piece.token_ids
+        self.texts[piece.index] += piece.text
+        if piece.completion is not None:
+            self.done[piece.index] = piece.completion
+            self.bar.advance(self.bar.task_ids[0])
+        self._write()
 
-    def _write(self, index: int) -> None:
-        if self.streams:
-            self.out.write("\n")  # the text stands there already
-        elif self.record is None:
-            self.out.write(f"==> {index + 1} <==\n{self.heads[index]}{self.texts[index]}\n")
-        elif index in self.done:
-            self.out.write(self.record(self.done[index]))
+    def _write(self) -> None:
+        """Write all that waits for nothing: texts that are over, and the next one as far as it has come."""
+        while self.written in self.done:
+            write(self._line(self.written))
+            self.written += 1
+        if self.record is None and self.written < len(self.texts) and self.texts[self.written]:
+            write(self.texts[self.written])
+            self.texts[self.written] = ""
+
+    def _line(self, index: int) -> str:
+        return f"{self.texts[index]}\n" if self.record is None else self.record(self.done[index])
 
 
 def write_steps(prompt: str, pieces: Iterable[Piece]) -> list[Completion]:
@@ -97,56 +92,56 @@ def write_steps(prompt: str, pieces: Iterable[Piece]) -> list[Completion]:
 
     The tokens of one step have come at one time.
     """
-    out, pieces, step = Output(), list(pieces), 0
+    pieces, step = list(pieces), 0
     done = pieces[-1].completion
     assert done
-    out.write(prompt)
+    write(prompt)
     for piece, wait in zip(pieces, [1.0, *done.metrics.itl_s], strict=True):
         step += wait > 0
-        if wait and not out.colours:
-            out.write("|")
-        out.write(piece.text, ("cyan", "yellow")[step % 2])
-    out.write("\n")
+        mark = "|" * (wait > 0 and not colours())
+        write(mark + piece.text, ("cyan", "yellow")[step % 2])
+    write("\n")
     return [done]
 
 
 def where(llm: LLM) -> dict[str, str]:
     """Engine, device and dtype by name."""
-    return {"engine": llm.engine, "device": str(llm.model.device), "dtype": llm.facts.dtype}
+    return {"engine": llm.engine, "device": llm.facts.device, "dtype": llm.facts.dtype}
 
 
 def json_line(done: Completion, prompts: Sequence[str], llm: LLM) -> str:
     """One completion as one line of JSON, in ASCII: no terminal and no locale can spoil it."""
-    unasked = ("sample", "logprobs", "prompt_logprobs")  # no option asks for these
     record: dict[str, Any] = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "prompt": prompts[done.index]}
-    record |= {name: value for name, value in asdict(done).items() if name not in unasked}
+    record |= asdict(done) | {"model": llm.facts.model, **where(llm)}
+    for unasked in ("sample", "logprobs", "prompt_logprobs"):  # no option asks for these
+        del record[unasked]
     record["metrics"] |= {name: getattr(done.metrics, name) for name in ("total_s", "decode_tokens_per_s")}
-    return json.dumps({**record, "model": llm.facts.model, **where(llm)}, allow_nan=False) + "\n"
+    return json.dumps(record, allow_nan=False) + "\n"
 
 
 def figures(done: Sequence[Completion], llm: LLM, greedy: bool, before: Stats | None = None) -> str:
     """One line about everything that was generated by one call. before: the counters ahead of it, if not 0."""
-    tokens, one, seeds = sum(len(each.token_ids) for each in done), done[0], f"seed {done[0].seed}"
-    ttft, waits = [1000 * each.metrics.ttft_s for each in done], [wait for each in done for wait in each.metrics.itl_s]
+    tokens, times = sum(len(each.token_ids) for each in done), [each.metrics for each in done]
+    ttft, waits = [1000 * each.ttft_s for each in times], [wait for each in times for wait in each.itl_s]
+    seeds = f"seed {done[0].seed}"
     if len(done) > 1:
-        rate = tokens / max(each.metrics.total_s for each in done)
-        first = f"{len(done)} prompts, TTFT {min(ttft):.1f} to {max(ttft):.1f} ms, {rate:.1f} tokens/s, {tokens} tokens"
-        seeds = f"seeds {one.seed} to {done[-1].seed}"
+        rate, seeds = tokens / max(each.total_s for each in times), f"seeds {done[0].seed} to {done[-1].seed}"
+        parts = [
+            f"{len(done)} prompts, TTFT {min(ttft):.1f} to {max(ttft):.1f} ms, {rate:.1f} tokens/s, {tokens} tokens"
+        ]
     elif waits:
-        rate = one.metrics.decode_tokens_per_s
-        first = f"TTFT {ttft[0]:.1f} ms, {rate:.1f} tokens/s after it, {tokens} tokens ({one.finish_reason})"
+        rate = times[0].decode_tokens_per_s
+        parts = [f"TTFT {ttft[0]:.1f} ms, {rate:.1f} tokens/s after it, {tokens} tokens ({done[0].finish_reason})"]
     else:
-        first = f"TTFT {ttft[0]:.1f} ms, 1 token, so no rate"
-    parts = [first]
+        parts = [f"TTFT {ttft[0]:.1f} ms, 1 token, so no rate"]
     if llm.config.speculate is not None:
         before = before or Stats()
-        drafts = llm.stats.draft_tokens - before.draft_tokens
-        parts.append(f"{llm.stats.accepted_tokens - before.accepted_tokens} of {drafts} drafts accepted")
+        accepted = llm.stats.accepted_tokens - before.accepted_tokens
+        parts.append(f"{accepted} of {llm.stats.draft_tokens - before.draft_tokens} drafts accepted")
         if any(waits):  # 0 between tokens of one step
             parts.append(f"{len(waits) / sum(wait > 0 for wait in waits):.2f} tokens a step")
-    return ", ".join(
-        [*parts, "engine {engine} on {device} in {dtype}".format(**where(llm)), seeds + " (greedy, so unused)" * greedy]
-    )
+    parts += ["engine {engine} on {device} in {dtype}".format(**where(llm)), seeds + " (greedy, so unused)" * greedy]
+    return ", ".join(parts)
 
 
 def show_stats(llm: LLM) -> None:

@@ -7,7 +7,7 @@ their names and the extras that bring what they need, and imports one only where
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -24,7 +24,12 @@ class CommandGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of all commands whose modules can be imported."""
-        return [*super().list_commands(ctx), *filter(_installed, EXTRAS)]
+        names: list[str] = super().list_commands(ctx)
+        for name in EXTRAS:
+            with suppress(ImportError):
+                load("nanoinfer.commands", name)
+                names.append(name)
+        return names
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command by its name. ModuleNotFoundError for a plug-in that lacks a module, None for an unknown name."""
@@ -40,14 +45,6 @@ def load(group: str, name: str) -> Any:
     for point in entry_points(group=group, name=name):
         return point.load()
     raise ModuleNotFoundError(name=f"a plug-in named {name}")
-
-
-def _installed(name: str) -> bool:
-    try:
-        load("nanoinfer.commands", name)
-    except ImportError:
-        return False
-    return True
 
 
 @contextmanager

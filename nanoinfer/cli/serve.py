@@ -6,16 +6,15 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from nanoinfer.cli.errors import Refused, explained, refusing
-from nanoinfer.cli.options import BATCH, Group, ModelOptions, derived, with_options
+from nanoinfer.cli.errors import Refused, explained
+from nanoinfer.cli.options import BATCH, ModelOptions, derived, with_options
 from nanoinfer.cli.plugins import needing
 from nanoinfer.cli.terminal import remark
 from nanoinfer.serve.config import BOUNDS, KEY_VARIABLE, ServeConfig, is_loopback
 
 placed = partial(derived, ServeConfig, rich_help_panel="Server")
-SERVER = Group(
+SERVER = (
     ServeConfig,
     placed("host", "port")
     + placed("api_key", envvar=KEY_VARIABLE, show_default=False)
@@ -41,13 +40,14 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     Standard output has one JSON object a line: when it listens, when it is ready, each request.
     Exit code: 0 after SIGTERM or Ctrl-C, 1 where the engine has died, 2 refused, 130 after a second Ctrl-C.
     """
-    for option, wanted in (("--watch-texts", server.watch_texts), ("--classroom", server.classroom)):
-        if wanted and not server.watch:
-            raise Refused(f"{option} needs --watch")
+    for name in ("watch_texts", "classroom"):
+        if getattr(server, name) and not server.watch:
+            raise ValueError(f"{name} needs --watch")
     if server.api_key is None and KEY_VARIABLE in os.environ:  # typer takes an empty variable for none
         raise Refused(f"{KEY_VARIABLE} is empty: set it to a key, or unset it")
     with needing("serve", "serve"):
-        from nanoinfer.serve import run
+        from nanoinfer.remote.llm import ProcessLLM
+        from nanoinfer.serve import run, watch
 
     if (most := run.allow_descriptors(server.connections)) is not None:
         raise Refused(f"--connections must be at most {most} here, not {server.connections}: see `ulimit -Hn`")
@@ -60,30 +60,15 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     remark(f"nanoinfer: {model.name} at {run.url_of(listening)}, Ctrl-C ends it")
     if server.watch and server.replicas > 1:
         remark(f"nanoinfer: the page shows one of the {server.replicas} engines, the first that is alive")
-    make, add = partial(load, model, server.replicas), partial(add_watch, server)
-    cause = run.serve(make, server, short_name(model.name), listening, add)
-    ended = None if cause is None else explained(cause)
-    if ended:
-        remark(f"nanoinfer: {'the engine has died: ' * (ended.code == 1)}{ended}")
-    # End now: a thread that still loads a model would be waited for.
+    make = partial(ProcessLLM, model.model, replicas=server.replicas, **model.settings)
+    page = [partial(watch.add_watch, settings=server)] * server.watch
+    cause = run.serve(make, server, short_name(model.name), listening, *page)
+    if isinstance(cause, ValueError):  # the model could not be loaded as it was asked for
+        raise cause
+    if cause is not None:
+        remark(f"nanoinfer: the engine has died: {explained(cause)}")
     sys.stderr.flush()
-    os._exit(ended.code if ended else 0)
-
-
-def load(model: ModelOptions, replicas: int) -> Any:
-    """The engine, in a process of its own, or several; it returns when the model is loaded."""
-    from nanoinfer.remote.llm import ProcessLLM
-
-    with refusing():
-        return ProcessLLM(model.model, replicas=replicas, **model.settings)
-
-
-def add_watch(server: ServeConfig, app: Any, llm: Any) -> None:
-    """Put the page in front of the engine, where it is asked for."""
-    if server.watch:
-        from nanoinfer.serve.watch import add_watch as add_page
-
-        add_page(app, llm, server)
+    os._exit(0 if cause is None else 1)  # now: a thread that still loads a model would be waited for
 
 
 def short_name(model: str) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
-from contextlib import closing
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from nanoinfer.cli.errors import OutputFailed, Refused, explained, refusing
+from nanoinfer.cli.errors import OutputFailed, Refused, explained
 from nanoinfer.cli.generate import DEFAULT_NOTE
 from nanoinfer.cli.guess import HOW, GuessedText
 from nanoinfer.cli.line_input import read_lines
-from nanoinfer.cli.options import MODEL, Group, ModelOptions, sampling_options, with_options, with_seeds
+from nanoinfer.cli.options import MODEL, ModelOptions, sampling_options, with_options, with_seeds
 from nanoinfer.cli.output import Writer, figures, where
 from nanoinfer.cli.terminal import remark
 from nanoinfer.config import MOST_DRAFTS
@@ -21,9 +21,10 @@ from nanoinfer.requests import SamplingParams
 from nanoinfer.speculate.drafts import LOOKUP
 
 PARAMS = ("temperature", "top-k", "top-p", "max-tokens", "seed")  # commands that set a sampling parameter of their name
+NAMES = {name.replace("-", "_"): f"/{name}" for name in (*PARAMS, "engine", "model")}
 
 
-@with_options(params=sampling_options(), given=Group(dict, MODEL.options))
+@with_options(params=sampling_options(), given=(dict, MODEL[1]))
 def shell(*, quiet: bool = False, draft: str | None = None, params: SamplingParams, given: dict[str, Any]) -> None:
     """Type a beginning, watch it continue.
 
@@ -45,10 +46,9 @@ def shell(*, quiet: bool = False, draft: str | None = None, params: SamplingPara
     for note, due in ((DEFAULT_NOTE, given["model"] is None), (HOW, draft is not None)):
         if due and not quiet:
             remark(note)
-    with closing(read_lines(COMMANDS)) as lines:
-        for line in lines:
-            if not session.obey(line):
-                break
+    for line in read_lines(COMMANDS):
+        if not session.obey(line):
+            break
     session.llm.close()
 
 
@@ -84,13 +84,11 @@ class Shell:
             if self.guessed and not self.guessed.ended:
                 self.guessed.turn(text)
             elif line:
-                with refusing():
-                    tokens = self.llm.tokenizer.encode(text, context=self.llm.max_len)
-                self._go_on(tokens, text)
+                self._go_on(self.llm.tokenizer.encode(text, context=self.llm.max_len), text)
         except OutputFailed:
             raise  # there is nowhere to write
         except (KeyboardInterrupt, Exception) as error:
-            remark(re.sub("^--", "/", str(explained(error))))
+            remark(str(explained(error, NAMES)))
         return True
 
     def command(self, name: str, value: str) -> None:
@@ -147,10 +145,8 @@ class Shell:
             self.tokens = self.guessed.token_ids
             return
         before, writer = copy(self.llm.stats), Writer([text])
-        with refusing():
-            pieces = self.llm.stream([tokens], params)
         try:
-            done = writer.run(pieces)
+            done = writer.run(self.llm.stream([tokens], params))
         finally:
             ended = writer.done and writer.done[0].finish_reason == "stop"  # by its last token, which is no text
             self.tokens = [*tokens, *(writer.token_ids[:-1] if ended else writer.token_ids)]
@@ -173,16 +169,12 @@ class Shell:
 
     def _set(self, option: str, value: str) -> None:
         """Change one sampling parameter, or just say what it is; the old one stays where the new one is refused."""
-        name = option.replace("-", "_")
-        real, optional = SamplingParams.bounds[name].held == "float32", name in SamplingParams.optional
         if value:
             try:
-                setting: Any = None if optional and value == "none" else float(value) if real else int(value)
+                setting: Any = None if value == "none" else json.loads(value)
             except ValueError:
-                kind = f"a {'' if real else 'whole '}number{' or none' * optional}"
-                raise Refused(f"/{option} takes {kind}, not {value!r}") from None
-            with refusing():
-                self.params = replace(self.params, **{name: setting})
+                setting = value  # which is refused, as no number
+            self.params = replace(self.params, **{option.replace("-", "_"): setting})
         remark(f"{option} {self._shown(option)}")
 
 

@@ -1,4 +1,4 @@
-"""What is written where: text on standard output, remarks on standard error, and nothing a terminal would obey.
+"""What is read and written: prompts, text on standard output, remarks on standard error.
 
 A model may produce any byte, an escape character too. On a terminal control characters are shown escaped, so that text
 can neither move the cursor nor change what was printed before; a pipe gets the text as it is, in UTF-8.
@@ -11,11 +11,11 @@ import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
 
-from nanoinfer.cli.errors import OutputFailed, PipeClosed
+from nanoinfer.cli.errors import OutputFailed, PipeClosed, Refused
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 _CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
 _INVISIBLE = [0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
 _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS} | {code: f"\\u{code:04x}" for code in _INVISIBLE}
-
-
-def visible(text: str) -> str:
-    """The text with every control character but newline and tab written out: ESC is shown as `\\x1b`."""
-    return text.translate(_ESCAPES)
+LIMIT_MIB = 16  # of prompts
 
 
 def prepare_streams() -> None:
@@ -52,34 +48,31 @@ def is_terminal(stream: Any) -> bool:
     return stream is not None and not stream.closed and stream.isatty()
 
 
-class Output:
-    """Standard output. Everything written is flushed at once, so that text streams through a pipe as well."""
-
-    def __init__(self) -> None:
-        self._stream: TextIO = sys.stdout or io.StringIO()
-        self.terminal = is_terminal(sys.stdout)
-        self.colours = self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-    def write(self, text: str, colour: str | None = None) -> None:
-        """Write and flush. PipeClosed where nobody reads any more; OutputFailed where it cannot be written."""
-        text = visible(text) if self.terminal else text
-        try:
-            if text:  # of nothing, a full device takes nothing
-                self._stream.write(typer.style(text, fg=colour) if colour and self.colours else text)
-            self._stream.flush()
-        except OSError as error:
-            abandon_output()
-            if error.errno in (errno.EPIPE, errno.EINVAL):  # Windows says EINVAL
-                raise PipeClosed from None
-            raise OutputFailed(f"standard output cannot be written: {error.strerror}") from error
+def visible(text: str) -> str:
+    """The text with every control character but newline and tab written out: ESC is shown as `\\x1b`."""
+    return text.translate(_ESCAPES)
 
 
-def abandon_output() -> None:
-    """What is left for standard output goes nowhere: Python flushes once more at its end, and would complain."""
-    with contextlib.suppress(OSError, ValueError):
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, sys.stdout.fileno())
-        os.close(nothing)
+def colours() -> bool:
+    """Whether standard output may have colours."""
+    return is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def write(text: str, colour: str | None = None) -> None:
+    """Write to standard output, at once, so that text streams through a pipe as well.
+
+    PipeClosed where nobody reads any more; OutputFailed where it cannot be written.
+    """
+    text = visible(text) if is_terminal(sys.stdout) else text
+    try:
+        if text:  # of nothing, a full device takes nothing
+            sys.stdout.write(typer.style(text, fg=colour) if colour and colours() else text)
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  Python flushes once more at its end, and would complain
+        if error.errno in (errno.EPIPE, errno.EINVAL):  # Windows says EINVAL
+            raise PipeClosed from None
+        raise OutputFailed(f"standard output cannot be written: {error.strerror}") from error
 
 
 def remark(text: str) -> None:
@@ -91,7 +84,7 @@ def remark(text: str) -> None:
 def progress_bar(total: int, wanted: bool) -> Progress:
     """How many of `total` prompts are done, on standard error where that is a terminal and there are several.
 
-    Its one task is task 0. It must be stopped while text is written: both may stand on the same terminal.
+    Its one task is task 0.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -104,3 +97,39 @@ def progress_bar(total: int, wanted: bool) -> Progress:
     )
     bar.add_task("", total=total)
     return bar
+
+
+def read_prompts(argument: str | None, file: BinaryIO | None, lines: bool) -> list[str]:
+    """The prompts asked for, none of them empty: the argument, a file, or standard input."""
+    if argument is not None and file is not None:
+        raise Refused("there are two prompts, the argument and --file: give one of them")
+    if argument not in (None, "-"):
+        text, name = from_argument(argument), "the prompt"
+    else:
+        if file is None and is_terminal(sys.stdin):
+            remark("nanoinfer: type the prompt and end it with Ctrl-D on a line of its own (Windows: Ctrl-Z, Enter)")
+        name = file.name if file else "standard input"
+        text = _decode((file or sys.stdin.buffer).read((LIMIT_MIB << 20) + 1), name)
+    text = text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
+    if not text:
+        raise Refused(f"{name} is empty: a prompt must have at least one character")
+    if not lines:
+        return [text]
+    prompts = [line.removesuffix("\r") for line in text.split("\n")]
+    if "" in prompts:
+        raise Refused(f"line {prompts.index('') + 1} of {name} is empty: every line must be a prompt")
+    return prompts
+
+
+def from_argument(text: str) -> str:
+    """An argument as the UTF-8 that was typed: in an ASCII locale Python hands it over as surrogates."""
+    return _decode(os.fsencode(text), "the argument")
+
+
+def _decode(data: bytes, name: str) -> str:
+    if len(data) > LIMIT_MIB << 20:
+        raise Refused(f"{name} holds more than {LIMIT_MIB} MiB, which is the most that is read")
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")  # some editors begin every file with this mark
+    except UnicodeDecodeError as error:
+        raise Refused(f"{name} is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from None

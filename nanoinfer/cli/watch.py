@@ -6,20 +6,21 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nanoinfer.cli.errors import CommandError, Refused, refusing
+import typer
+
+from nanoinfer.cli.errors import CommandError, Refused
+from nanoinfer.cli.generate import check_lines
 from nanoinfer.cli.options import BATCH, ModelOptions, output_file, sampling_options, with_options, with_seeds
-from nanoinfer.cli.prompts import from_argument, read_prompts
-from nanoinfer.cli.terminal import remark
+from nanoinfer.cli.terminal import from_argument, read_prompts, remark
 from nanoinfer.config import RECIPES, fastest
+from nanoinfer.engine.recorder import Recorder
+from nanoinfer.llm import LLM
 from nanoinfer.records import Bounds
 from nanoinfer.requests import Request, SamplingParams
+from nanoinfer.serve.events import Event, Events
 from nanoinfer.serve.recording import as_html
-
-if TYPE_CHECKING:
-    from nanoinfer.llm import LLM
-    from nanoinfer.serve.events import Event
 
 BEGINNINGS = (
     "Once upon a time there was a little village by the sea. The people who lived there were kind, and every evening"
@@ -38,7 +39,7 @@ DEMO = {"max_batch": 6, "max_batched_tokens": 64, "prefill_chunk": 40, "kv_block
 def watch(
     prompt: list[str] | None = None,
     *,
-    file: str | None = None,
+    file: typer.FileBinaryRead | None = None,
     out: str = "watch.html",
     texts: bool = False,
     every: float = 0.0,
@@ -63,11 +64,8 @@ def watch(
     """
     if prompt and file is not None:
         raise Refused("there are prompts as arguments and --file: give one of them")
-    with refusing():
-        Bounds("float32", 0, 1000, "from 0 to 1000").check("every", every)
+    Bounds("float32", 0, 1000, "from 0 to 1000").check("every", every)
     page = output_file(out)
-    if not page.parent.is_dir():
-        raise Refused(f"'{page}' cannot be written: its folder does not exist")
     random = Random(1 if params.seed is None else params.seed)
     demo, given = not prompt and file is None, {"kv_blocks": kv_blocks}
     if demo:
@@ -78,12 +76,14 @@ def watch(
         each = with_seeds(params, len(prompts))
         arrivals = [0, *accumulate(random.expovariate(1 / every) if every else 0 for _ in prompts[1:])]
     with over_pages(model.but(**given)).load() as llm:
-        with refusing(file is not None):
-            requests = llm.requests(prompts, each)
+        if file is not None:
+            check_lines(llm, prompts)
+        requests = llm.requests(prompts, each)
         began = time.perf_counter()
         events = list(recorded(llm, requests, arrivals, texts or demo))
         seconds = time.perf_counter() - began
         try:
+            page.parent.mkdir(parents=True, exist_ok=True)
             page.write_text(as_html(events, f"{model.name}, engine {llm.engine}"), encoding="utf-8")
         except OSError as error:
             raise CommandError(f"{page} cannot be written: {error.strerror or error}") from None
@@ -104,8 +104,7 @@ def over_pages(model: ModelOptions) -> ModelOptions:
 
     engine = model.settings["engine"]
     if engine == "auto":
-        with refusing():
-            on_gpu = choose_device(model.settings.get("device")).type == "cuda" and has_triton()
+        on_gpu = choose_device(model.settings.get("device")).type == "cuda" and has_triton()
         engine = fastest(True, True) if on_gpu else "paged"
     shares = RECIPES[engine].cache == "paged"
     return model.but(engine=engine, **{"prefix_caching": True, "preemption": True} if shares else {})
@@ -113,9 +112,6 @@ def over_pages(model: ModelOptions) -> ModelOptions:
 
 def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], texts: bool) -> Iterator[Event]:
     """The events of a run in which each request is asked for before the step of its arrival."""
-    from nanoinfer.engine.recorder import Recorder
-    from nanoinfer.serve.events import Events
-
     engine: Any = llm.core
     waits, steps = sorted(zip(arrivals, range(len(requests)), strict=True), reverse=True), 0
     found: list[Event] = []

@@ -7,33 +7,23 @@ the forwards serves is computed operation by operation, as in chapter 4, and cou
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
+from nanoinfer.engine.choice_stats import ChoiceStats as ChoiceStats  # noqa: PLC0414
 from nanoinfer.engine.forward import Forward
 from nanoinfer.engine.graphs import CapturedStep, GraphEngine, Key, OnCapture, Replayable, _free_bytes, in_a_line
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.stats import GraphStats
 from nanoinfer.model.gpt2 import GPT2
 
 OP_BY_OP = "op by op"
 NULL = 0  # the block that no row owns, as in cache/captured.py
 ROUNDS, REPLAYS = 5, 8  # in which the ways take turns
 Forwards = Callable[[GPT2, Any, BatchState], Sequence[Forward]]
-
-
-@dataclass
-class ChoiceStats(GraphStats):
-    """What `GraphStats` counts, and who computed the steps."""
-
-    computed_by: Counter[str] = field(default_factory=Counter)  # replayed decode steps, by which `Forward`
-    timed: dict[str, dict[str, float]] = field(default_factory=dict)  # s of a recorded step, by what may compute it
 
 
 class ChoosingEngine(GraphEngine):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.engine import sampling
+from nanoinfer.engine import samplers, sampling
 
 SPARE = 64  # ids beyond the largest top_k that are looked at, in case several tie with the last one kept
 
@@ -40,3 +40,6 @@ def noise(rows: Any, ids: Tensor) -> Tensor:
     u = ((bits | 1).float() * 2.0**-32).clamp(max=1 - 2.0**-24)
     exponential = torch.where(u < 2.0**-10, u + 0.5 * u * u, -torch.log(1 - u))
     return -exponential.log()
+
+
+SAMPLERS = samplers.SAMPLERS._replace(filtered=sample_filtered)

@@ -93,9 +93,7 @@ class CudaRecorder:
             if not self._graphs:  # a pool is given up with its last graph, even while a tensor in it is alive
                 self._pool = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
-            capture = torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-            )  # fmt: skip
+            capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
             # The outer stream is for a capture that fails: torch would then go on working on the capture's.
             with torch.cuda.stream(self._stream), capture:
                 step()

@@ -6,13 +6,12 @@ makes text and records of it, in their own thread and at their own pace.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import repeat
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nanoinfer.engine.recorder import Recorder
@@ -20,8 +19,8 @@ from nanoinfer.engine.stats import Gauges
 from nanoinfer.worker import Worker
 
 if TYPE_CHECKING:
-    from nanoinfer.engine.engine import Engine
-    from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.engine.queue import Queued as Row
+    from nanoinfer.engine.queue import QueueEngine
     from nanoinfer.requests import Request
 
 CLOSED = "this LLM is closed"
@@ -34,25 +33,20 @@ class Mailbox:
     post: Callable[[list[Any]], object]
     news: list[Any] = field(default_factory=list)  # a row once for each time that it is to be heard of
 
-    def deliver(self) -> None:
-        """Post what there is."""
-        if self.news:
-            news = self.news.copy()
-            self.news.clear()
-            self.post(news)
-
 
 class EngineLoop:
-    """Runs an engine in the thread of a worker, for any number of readers in other threads.
+    """Runs an engine in a thread, for any number of readers in other threads.
 
-    failure: why a step failed, the last time that one did. All requests then end with it; the engine itself is as new.
-    died: the first such cause, as a result that threads can wait for, and event loops with `asyncio.wrap_future`.
-    pace: seconds from the beginning of a step to that of the next, at least; 0 waits for nothing.
+    step: called for each step of the engine. worker: the thread, which other jobs that need the engine may use between
+    two calls. failure: why a step failed, the last time that one did. All requests then end with it; the engine itself
+    is as new. died: the first such cause, as a result that threads can wait for, and event loops with
+    `asyncio.wrap_future`. pace: seconds from the beginning of a step to that of the next, at least; 0 waits for
+    nothing.
     """
 
-    def __init__(self, core: Engine, worker: Worker, threads: Any = None) -> None:
+    def __init__(self, core: QueueEngine, step: Callable[[Any], object] = lambda core: core.step()) -> None:
         self.core: Any = core
-        self.worker, self._threads = worker, threads
+        self.worker, self._step = Worker("nanoinfer"), step
         self._mailboxes: set[Mailbox] = set()
         self._called = False  # whether a job that has not begun will look for what is to be done
         self.on_idle: Callable[[], object] = lambda: None  # called in the worker's thread when there is nothing to do
@@ -62,12 +56,7 @@ class EngineLoop:
         self._observers: deque[Recorder | None] = deque()  # the last of these watches from the next step on
 
     def submit(
-        self,
-        requests: Sequence[Request],
-        mailbox: Mailbox,
-        asked: float,
-        every_token: bool = False,
-        known: Sequence[Sequence[int]] | None = None,
+        self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False, known: Any = None
     ) -> list[Row]:
         """Let the requests run. Their rows are posted when they have ended, and with each token if `every_token`.
 
@@ -75,12 +64,10 @@ class EngineLoop:
         where the worker has been stopped.
         """
         self.worker.check_process()
-        tell = mailbox.news.append
         self._mailboxes.add(mailbox)
-        rows = [
-            self.core.submit(request, tell, every_token=every_token, asked=asked, known=tokens)
-            for request, tokens in zip(requests, known or repeat(()))  # noqa: B905, repeat goes on
-        ]
+        each = zip(requests, known or [()] * len(requests), strict=True)
+        submit = partial(self.core.submit, listener=mailbox.news.append, every_token=every_token, asked=asked)
+        rows = [submit(request, known=tokens) for request, tokens in each]
         if not self._called:  # jobs that wait until there is nothing to do would be as many as the requests until then
             self._called = True
             self.worker.submit(self._run)
@@ -132,20 +119,26 @@ class EngineLoop:
         """In the engine's thread: steps, as long as there is anything to do."""
         self._called = False  # ahead of the look
         try:
-            steps, began = self._steps(), time.perf_counter()
-            for _ in steps if self._threads is None else self._threads.run(steps, _decoded):
-                if self.pace:
-                    self._wait(began)
+            while self.core.busy:
+                if self.closed:
+                    raise RuntimeError(CLOSED)
+                while self._observers:  # an engine has the same one all through a step
+                    self.core.observer = self._observers.popleft()
                 began = time.perf_counter()
+                self._step(self.core)
+                self._deliver()
+                while (left := began + self.pace - time.perf_counter()) > 0 and not self.closed:
+                    self.worker.stopping.wait(min(left, 0.05))  # in short pieces: the pace may be changed meanwhile
         except BaseException as error:  # whatever it is, those who wait for tokens must hear of it
             self._fail(error)
         self.on_idle()
 
-    def fail(self, cause: BaseException) -> None:
-        """What the engine needs has gone, as nobody may have noticed yet: all requests end."""
-        if not self.closed:
-            self.worker.submit(self._fail, cause)
-            self.worker.submit(self.on_idle)  # who listens to that alone hears of it
+    def _deliver(self) -> None:
+        """Post the news, once a step is over: who gets the last of them may use the engine."""
+        for mailbox in tuple(self._mailboxes):
+            if news := mailbox.news.copy():
+                mailbox.news.clear()
+                mailbox.post(news)
 
     def _fail(self, cause: BaseException) -> None:
         self.failure = cause
@@ -156,31 +149,8 @@ class EngineLoop:
             if not self.closed and not self.died.done():
                 self.died.set_result(cause)
 
-    def _wait(self, began: float) -> None:
-        """Until a step's time is over. In short pieces, since the pace may be changed meanwhile."""
-        while (left := began + self.pace - time.perf_counter()) > 0 and not self.closed:
-            self.worker.stopping.wait(min(left, 0.05))
-
-    def _steps(self) -> Iterator[list[Row]]:
-        while self.core.busy:
-            if self.closed:
-                raise RuntimeError(CLOSED)
-            while self._observers:  # an engine has the same one all through a step
-                self.core.observer = self._observers.popleft()
-            settled = self.core.step()
-            self._deliver()
-            yield settled
-
-    def _deliver(self) -> None:
-        """Post the news, once a step is over: who gets the last of them may use the engine."""
-        for mailbox in tuple(self._mailboxes):
-            try:
-                mailbox.deliver()
-            except Exception:  # of one reader, who hears nothing more
-                logging.getLogger(__name__).exception("a reader of tokens has failed, and is left alone")
-                self.leave(mailbox)
-
-
-def _decoded(rows: list[Row]) -> int | None:
-    """How many rows a step decoded; None for a step that ran prompts."""
-    return len(rows) if rows and all(len(row.token_ids) > 1 for row in rows) else None
+    def fail(self, cause: BaseException) -> None:
+        """What the engine needs has gone, as nobody may have noticed yet: all requests end."""
+        if not self.closed:
+            self.worker.submit(self._fail, cause)
+            self.worker.submit(self.on_idle)  # who listens to that alone hears of it

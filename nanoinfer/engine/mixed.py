@@ -14,6 +14,7 @@ from torch import Tensor
 from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graphs import GraphEngine
+from nanoinfer.engine.logprobs import following
 from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState
@@ -25,12 +26,13 @@ NEWEST = -1  # in place of a token id: the sequence's newest token, which only t
 
 
 class Piece(NamedTuple):
-    """A `Chunk` that may end before its prompt does. complete: whether a token follows it."""
+    """A `Chunk` that may end before its prompt does. complete: whether a token follows it. wanted: of `following`."""
 
     row: int
     start: int
     token_ids: Ints[int]
     complete: bool
+    wanted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Mixed(Prefill):
     chunks: Ints[Any]
     going: list[int]  # rows
     starts: list[int]
+
+    @cached_property
+    def wanted(self) -> list[tuple[int, ...]]:
+        """Of each sequence of the step, the tokens of its prompt whose logprobs are wanted."""
+        return [()] * len(self.going) + [piece.wanted for piece in self.chunks]
 
     @cached_property
     def layout(self) -> Layout:
@@ -86,4 +93,4 @@ class MixedEngine(QueueEngine, GraphEngine):
     def piece(self, work: Work) -> Any:
         """What the device is told of a piece of a prompt."""
         s, start, count = work
-        return Piece(s.row, start, s.tokens[start : start + count], s.decoding)  # type: ignore[attr-defined]
+        return Piece(s.row, start, s.tokens[start : start + count], s.decoding, following(s, start, count))

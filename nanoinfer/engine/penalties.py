@@ -6,7 +6,8 @@ over the logits, so it runs where a row of the batch wants it; the tokens of all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as Ints
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,12 @@ from torch import Tensor
 from nanoinfer.engine.logprobs import logprobs, width
 from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState, Fetch, upload
-from nanoinfer.requests import Request
+from nanoinfer.requests import SamplingParams
+
+
+def penalised(logits: Tensor, counts: Tensor, presence: Tensor, frequency: Tensor) -> Tensor:
+    """Logits (B, V) after penalties (B, 1) each, where an id was generated counts (B, V) times."""
+    return logits - presence * (counts > 0) - frequency * counts
 
 
 class AllSamplers(NamedTuple):
@@ -44,28 +50,20 @@ class PenaltySampler:
     def __call__(self, logits: Tensor, rows: BatchState) -> Tensor:
         """Logits (B, V) and their rows, live ones by number and others as the dummy row -> next tokens (B,) int64."""
         row, logits = rows.row, logits.float()
-        tokens = self.choose(logits, rows, self.counts[row])
-        once = (row < len(self.counts) - 1).int()  # the dummy row counts nothing
-        self.counts[row, tokens] += once
+        tokens = self.base(penalised(logits, self.counts[row], *self.weights[:, row, None]), rows)
+        self.counts[row, tokens] += (row < len(self.counts) - 1).int()  # the dummy row counts nothing
         self.logprobs.index_copy_(0, row, logprobs(logits, tokens))
         return tokens
 
-    def choose(self, logits: Tensor, rows: BatchState, counts: Tensor) -> Tensor:
-        """Next tokens (B,) after logits (B, V) float32, where each id was generated counts (B, V) times."""
-        presence, frequency = self.weights[:, rows.row, None]  # (B, 1) each
-        return self.base(logits - presence * (counts > 0) - frequency * counts, rows)
-
-    def admit(self, row: int, request: Request, token_ids: Sequence[int] = ()) -> None:
-        """`request` begins in row `row`; token_ids: what it generated before it was preempted."""
-        params = request.params
+    def admit(self, row: int, params: SamplingParams, token_ids: Ints[int] = ()) -> None:
+        """A sequence begins in row `row`; token_ids: what it generated before it was preempted, if it is penalised."""
         self._idle &= not params.penalises
         if self._idle:
             return
         self.weights[0, row].fill_(params.presence_penalty)
         self.weights[1, row].fill_(params.frequency_penalty)
-        if params.penalises:  # of other rows, what is counted makes no difference
-            self.counts[row].zero_()
-        if params.penalises and token_ids:
+        self.counts[row].zero_()
+        if token_ids:
             ids = upload(token_ids, torch.int64, self.counts.device)
             self.counts[row].index_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
 
@@ -75,6 +73,6 @@ class PenaltySampler:
             self.counts[targets] = self.counts[sources]
             self.weights[:, targets] = self.weights[:, sources]
 
-    def fetch(self, rows: Sequence[int]) -> Fetch:
+    def fetch(self, rows: Iterable[int]) -> Fetch:
         """The logprobs of the newest tokens of these rows, on their way to the host: `of_host` reads each list."""
-        return Fetch(self.logprobs[upload(rows, torch.int64, self.logprobs.device)])
+        return Fetch(self.logprobs[upload([*rows], torch.int64, self.logprobs.device)])

@@ -6,45 +6,54 @@ LLM Inference by Piggybacking Decodes with Chunked Prefills".
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from collections.abc import Sequence as Ints
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from operator import attrgetter, sub
-from typing import Any, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from nanoinfer.engine.engine import Engine, Sequence, Work
 from nanoinfer.engine.stats import Gauges, Stats
-from nanoinfer.requests import Metrics, Request, SamplingParams
 
-Listener = Callable[[Any], object]  # is given a `Queued`
+if TYPE_CHECKING:
+    from nanoinfer.requests import Request
+
 ARRIVED = attrgetter("arrived")
+
+
+class Token(NamedTuple):
+    """A token that comes with numbers: its own logprobs, and those of the tokens of the prompt that were fed."""
+
+    token: int
+    logprobs: list[float] | None
+    of_prompt: list[list[float]]
 
 
 @dataclass(eq=False)
 class Queued(Sequence):
     """A `Sequence` that somebody waits for.
 
-    listener: called in the engine's thread when it has ended, and with each token if `every_token`. asked: when, by
-    time.perf_counter(). arrived: its number in order of arrival. decoding: whether its prompt has been fed. times: when
-    each new token reached the host. cancelled: why nothing more comes of it.
+    listener: called in the engine's thread when it has ended, and with each token if `every_token`; it must not raise.
+    asked: when, by time.perf_counter(). arrived: its number in order of arrival. decoding: whether its prompt has been
+    fed. times: when each new token reached the host. cancelled: why nothing more comes of it.
     """
 
     request: Request
-    listener: Listener | None = None
+    listener: Callable[[Any], object] | None = None
     every_token: bool = False
-    asked: float = 0.0
+    asked: float = field(default_factory=time.perf_counter)
     arrived: int = -1
     decoding: bool = False
     times: list[float] = field(default_factory=list)
+    logprobs: list[list[float]] = field(default_factory=list)  # of each new token, where they are wanted
+    prompt_logprobs: list[list[float]] = field(default_factory=list)
     cancelled: BaseException | None = None
     ended: bool = False
-    watched: bool = False  # whether each of its tokens is looked at when it comes
     began: float = 0.0  # when it got a row, the first time
     computed: int = 0  # tokens that had been fed when it was preempted
     awaited: int = 0  # and tokens that it has once all steps of before have been settled
@@ -52,32 +61,13 @@ class Queued(Sequence):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.end += self.request.limit == 0  # as if one token came, which is not kept
-        self.stop_ids, self.watched = self.request.stop_ids, self.every_token or self.text is not None
-
-    @property
-    def params(self) -> SamplingParams:
-        return self.request.params
+        self.stop_ids = self.request.stop_ids
+        self.watched = self.every_token or self.text is not None  # whether each of its tokens is looked at
 
     @property
     def token_ids(self) -> list[int]:
         """The new tokens."""
         return self.tokens[len(self.request.prompt_token_ids) :]
-
-    def metrics(self) -> Metrics:
-        return Metrics(ttft_s=self.times[0] - self.asked, itl_s=tuple(map(sub, self.times[1:], self.times)))
-
-
-class Observer(Protocol):
-    """Someone who watches an engine. It is told of each event in the engine's thread."""
-
-    def left(self, s: Queued) -> None:
-        """A sequence is about to give its row back: complete, cancelled or preempted."""
-
-    def ended(self, s: Queued) -> None:
-        """Nothing more comes of a sequence."""
-
-    def stepped(self, settled: list[Sequence]) -> None:
-        """A step is over, in which these sequences got a token. The engine's `fed` says what it fed."""
 
 
 class QueueEngine(Engine):
@@ -92,6 +82,7 @@ class QueueEngine(Engine):
     """
 
     Stats: Any = Stats
+    sequence: Any = Queued  # what it makes of a request
     waiting: Any  # of `Queued`
     running: Any
 
@@ -101,13 +92,12 @@ class QueueEngine(Engine):
         self.budget, self.chunk, self.mixed = budget, chunk or budget, mixed
         self.blocks: Any = getattr(self.cache, "blocks", None)
         self.preempts: bool = getattr(self.cache, "preemption", False)
-        self.shares = self.blocks is not None and self.blocks.identity is not None
         self.inbox: deque[Queued] = deque()  # submitted, or cancelled, since the last step
         self.open: dict[Queued, None] = {}  # that have not ended, in order of arrival
         self.arrivals, self.decodes_next = 0, False
         self.fed: list[Work] = []
         self.decoded = 0
-        self.observer: Observer | None = None
+        self.observer: Any = None  # a `Recorder`, or what has its methods
 
     # Who comes and goes
 
@@ -116,31 +106,21 @@ class QueueEngine(Engine):
         if self.blocks:
             self.blocks.check(request)
 
-    def submit(
-        self,
-        request: Request,
-        listener: Listener | None = None,
-        *,
-        every_token: bool = False,
-        asked: float | None = None,
-        known: Ints[int] = (),
-    ) -> Queued:
+    def submit(self, request: Request, listener: Any = None, *, known: Ints[int] = (), **settings: Any) -> Any:
         """Let a request wait for its turn. ValueError for one that could never run, whatever else does.
 
-        known: its first tokens, where another engine has made these; it goes on behind them.
+        settings: fields of the `Queued`. known: its first tokens, where another engine has made these; it goes on
+        behind them.
         """
         self.check(request)
-        s = self.sequence(request, listener, every_token, time.perf_counter() if asked is None else asked)
+        s: Queued = self.sequence(request, listener=listener, **settings)
         s.tokens += known
         if s.text:
             s.text.extend(known)
         s.times += [s.asked] * len(known)
+        s.logprobs += [[] for _ in known]
         self.inbox.append(s)
         return s
-
-    def sequence(self, request: Request, listener: Listener | None, every_token: bool, asked: float) -> Queued:
-        """The sequence of a request."""
-        return Queued(request, listener=listener, every_token=every_token, asked=asked)
 
     def cancel(self, s: Queued, cause: BaseException | None = None) -> None:
         """From the next step on, nothing more comes of this sequence. One that has ended stays as it is."""
@@ -173,8 +153,9 @@ class QueueEngine(Engine):
     @property
     def gauges(self) -> Gauges:
         """What is held just now; a step that runs meanwhile may be half counted."""
-        running, waiting = len(self.running), len(self.waiting) + len(self.inbox)
-        return Gauges(running, waiting, *self.blocks.counts) if self.blocks else Gauges(running, waiting)
+        return Gauges(
+            len(self.running), len(self.waiting) + len(self.inbox), *(self.blocks.counts if self.blocks else ())
+        )
 
     def step(self) -> list[Sequence]:
         with torch.inference_mode(), torch.cuda.device_of(self.model.wte.weight):  # type: ignore[no-untyped-call]
@@ -190,51 +171,40 @@ class QueueEngine(Engine):
         for _ in range(len(self.inbox)):
             s = self.inbox.popleft()
             if s.cancelled:
-                self.give_up(s)
+                self.finish(s)
             else:
                 s.arrived, self.arrivals = self.arrivals, self.arrivals + 1
                 self.open[s] = None
                 self.waiting.append(s)
 
-    def give_up(self, s: Queued) -> None:
-        """End a cancelled sequence, wherever it is: its listener hears of it first, since it may be waiting."""
+    def finish(self, s: Queued) -> None:
+        """Nothing more comes of a sequence, wherever it is: its listener hears of it first, since it may be waiting."""
         if s.ended:
             return
-        self.end(s)
-        self.tell(s)
-        if s in self.waiting:
-            self.waiting.remove(s)
-        self.leave(s)
-
-    def end(self, s: Queued) -> None:
-        """Nothing more comes of a sequence."""
         s.ended = True
         self.open.pop(s, None)
         if self.observer:
             self.observer.ended(s)
+        self.tell(s)
+        s.listener = None  # it may hold the model, and the sequence would hold it
+        if (s.cancelled or s.awaited) and s in self.waiting:  # a preempted one may end by a token on its way
+            self.waiting.remove(s)
+        self.leave(s)
 
     def abandon(self, cause: BaseException | None = None) -> None:
         """Cancel everything: after a failure of any kind the engine is as new."""
         for s in [*self.open, *self.inbox]:
             s.cancelled = s.cancelled or cause or CancelledError("cancelled")
-            self.give_up(s)
+            self.finish(s)
         self.inbox.clear()
         super().abandon()
         if self.blocks:
             self.blocks.forget()  # what a failed step should have written is not there
 
     def tell(self, s: Queued) -> None:
-        """Call the listener. One that raises costs its own sequence, and no other."""
-        listener = s.listener
-        if s.ended:
-            s.listener = None  # it may hold the model, and the sequence would hold it
-        if listener and (s.ended or s.every_token):
-            try:
-                listener(s)
-            except Exception as error:
-                logging.getLogger(__name__).exception("the listener of a request has failed, and the request ends")
-                s.listener = None
-                self.cancel(s, error)
+        """Let the listener know that a sequence has a new token, if it asked for each, or has ended."""
+        if s.listener and (s.ended or s.every_token):
+            s.listener(s)
 
     # What the next step feeds
 
@@ -263,35 +233,25 @@ class QueueEngine(Engine):
         if count:
             work.append((s, s.cached, count))
             if self.blocks:  # now: another sequence that this step admits may share what it writes
-                self.blocks.extend(s.row, s.cached + count)
+                self.blocks.extend(s.row, s.cached, s.cached + count)
             s.decoding = count == pending
             self.stats.recomputed_tokens += max(0, min(count, s.computed - s.cached))
         return count
 
     def admit_next(self) -> Queued | None:
-        """Give the first sequence that waits a row, if there are row and room. One whose admission raises ends."""
-        while self.waiting and self.free:
-            s: Queued = self.waiting[0]
-            if s.ended:  # by a token that was on its way when it was preempted
-                self.waiting.popleft()
-                continue
-            try:
-                if len(s.tokens) < s.awaited or not self.cache.admit(self.free[-1], s):
-                    return None
-            except Exception as error:
-                s.cancelled = error
-                self.give_up(s)
-                continue
-            self.waiting.popleft()
-            s.row = self.free.pop()
-            self.running.append(s)
-            if not s.began:
-                s.began = time.perf_counter()
-                self.stats.requests += 1
-                self.stats.prompt_tokens += len(s.request.prompt_token_ids)
-                self.stats.cached_tokens += s.cached
-            return s
-        return None
+        """Give the first sequence that waits a row, if there are row and room."""
+        s: Queued = self.waiting[0]
+        if not self.free or len(s.tokens) < s.awaited or not self.cache.admit(self.free[-1], s):
+            return None
+        self.waiting.popleft()
+        s.row = self.free.pop()
+        self.running.append(s)
+        if not s.began:
+            s.began = time.perf_counter()
+            self.stats.requests += 1
+            self.stats.prompt_tokens += len(s.request.prompt_token_ids)
+            self.stats.cached_tokens += s.cached
+        return s
 
     def with_room(self, decoding: list[Queued]) -> list[Queued]:
         """Those of the decoding sequences that have room to go on, once the youngest have given theirs if need be."""
@@ -317,9 +277,9 @@ class QueueEngine(Engine):
     def leave(self, s: Sequence) -> None:
         if s.row >= 0:
             if self.observer:
-                self.observer.left(s)  # type: ignore[arg-type]
-            if self.shares:
-                self.blocks.publish(s.row, s.tokens[: s.cached])
+                self.observer.left(s)
+            if self.blocks:
+                self.blocks.publish(s.row, s.tokens, s.cached)
             super().leave(s)
 
     # What the new tokens mean
@@ -327,10 +287,24 @@ class QueueEngine(Engine):
     def run(self, work: list[Work]) -> list[int]:
         return super().run(work) if work else []
 
-    def settle(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
+    def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
         """Give each sequence its new token, at this time."""
         self.now = time.perf_counter()
+        if tokens and isinstance(tokens[0], Token):
+            self.keep_numbers(work, tokens)
+            tokens = [each.token for each in tokens]
         return self.give(work, tokens)
+
+    def keep_numbers(self, work: list[Work], tokens: list[Token]) -> None:
+        """Keep what comes with the tokens, ahead of them: a reader may be another thread.
+
+        Logprobs of prompts are kept by place: a sequence that was preempted gets the same ones again.
+        """
+        for (s, start, count), (_, own, of_prompt) in zip(work, tokens, strict=True):
+            if not s.ended:
+                s.prompt_logprobs[start : start + len(of_prompt)] = of_prompt
+                if s.params.logprobs is not None and s.request.limit and start + count == len(s.tokens):
+                    s.logprobs.append(own)
 
     def give(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
         """Take the tokens that are the next ones of their sequences.
@@ -356,18 +330,18 @@ class QueueEngine(Engine):
         return settled
 
     def take(self, s: Any, token: int) -> None:
-        """Append a token, and tell who listens. What fails for this sequence ends it, and no other."""
+        """Append a token, and tell who listens. A text that fails ends its own sequence, and no other."""
         s.times.append(self.now)
-        try:
-            super().take(s, token)
-        except Exception as error:
-            self.cancel(s, error)
-            return
-        self.heard(s)
-
-    def heard(self, s: Queued) -> None:
-        """Tell who listens, once the newest token has been looked at."""
+        if not s.request.limit:  # its prompt's logprobs were all that was asked for
+            self.stats.new_tokens -= 1
+            s.finish_reason = "length"
+        else:
+            try:
+                super().take(s, token)
+            except Exception as error:
+                self.cancel(s, error)
+                return
         if s.finish_reason:
-            self.end(s)
-        if s.listener:
+            self.finish(s)
+        else:
             self.tell(s)

@@ -26,52 +26,57 @@ ARRIVED = attrgetter("arrived")
 
 
 class Recorder:
-    """An `Observer` that posts the facts of each step; the first ones hold the whole state.
+    """Watches an engine, which tells it of each event in its thread, and posts the facts of each step.
 
-    A sequence is known by the number of its arrival. Blocks are counted from 1, whether or not there is a null block.
+    The first facts hold the whole state. A sequence is known by the number of its arrival. Blocks are counted from 1,
+    whether or not there is a null block.
     post: called in the engine's thread. texts: whether facts have token ids.
     """
 
     def __init__(self, engine: QueueEngine, post: Callable[[Facts], object], texts: bool = False) -> None:
         self.engine, self.post, self.texts = engine, post, texts
-        self._steps, self._begun = 0, False
+        self._steps, self._blocks = 0, engine.blocks
+        cache: Any = engine.cache
+        self._first = engine.blocks.blocks + 1 - cache.k.shape[1] if engine.blocks else 0  # added to a block's number
         self._left: list[tuple[int, bool, list[int]]] = []
         self._ended: list[tuple[int, str]] = []
-        self._blocks = blocks = engine.blocks
-        cache: Any = engine.cache
-        self._first = blocks.blocks + 1 - cache.k.shape[1] if blocks else 0  # added to the number of a block
 
     def left(self, s: Queued) -> None:
-        """Note which blocks it gives back, and whether it was preempted."""
+        """A sequence is about to give its row back: note its blocks, and whether it was preempted."""
         self._left.append((s.arrived, not (s.decoding or s.ended), self._owned(s)))
 
     def ended(self, s: Queued) -> None:
-        """Note how it ended. One that was cancelled before it was taken in has no number."""
+        """Nothing more comes of a sequence: note why. One that was cancelled before it was taken in has no number."""
         if s.arrived >= 0:
             self._ended.append((s.arrived, s.finish_reason or "cancelled"))
 
     def stepped(self, settled: Sequence[Any]) -> None:
-        """Post the facts of the step. If that fails, the engine goes on unwatched."""
-        self._steps += 1
+        """A step is over, in which these got a token: post its facts. If that fails, the engine goes on unwatched."""
+        waiting = self.engine.waiting
+        facts = {
+            "step": self._steps,
+            "time": time.perf_counter(),
+            "in_flight": len(getattr(self.engine, "in_flight", ())),
+            "waiting": {"count": len(waiting), "ids": [*map(ARRIVED, islice(waiting, QUEUE))]},
+        }
         try:
-            self.post(self._step(settled) if self._begun else self.state())
+            self.post(facts | (self._step(settled) if self._steps else self._state()))
         except Exception:
             logging.getLogger(__name__).exception("watching the engine has failed, and ends")
             self.engine.observer = None
-        self._left, self._ended = [], []
+        self._steps, self._left, self._ended = self._steps + 1, [], []
 
-    def state(self) -> Facts:
+    def _state(self) -> Facts:
         """Return the whole state. The facts of all later steps build on it."""
         engine: Any = self.engine
-        blocks, self._begun = self._blocks, True
-        begun = [s for s in engine.open if s.began]  # in order of arrival
-        return self._head() | {
+        blocks, begun = self._blocks, [s for s in engine.open if s.began]  # in order of arrival
+        return {
             "engine": {
                 "max_batch": len(engine.free) + len(engine.running),
                 "max_batched_tokens": engine.budget,
                 "lag": getattr(engine, "lag", 0),
                 "mixed": engine.mixed,
-                "preemption": bool(blocks) and engine.cache.preemption,
+                "preemption": engine.preempts,
                 "sharing": bool(blocks) and blocks.identity is not None,
                 "blocks": blocks.blocks if blocks else 0,
                 "block_size": blocks.block_size if blocks else 0,
@@ -79,15 +84,6 @@ class Recorder:
             "rows": [(s.cached, self._owned(s), *self._facts_of(s)) for s in begun if s.row >= 0 or s.decoding],
             "out": [self._facts_of(s) for s in begun if s.row < 0 and not s.decoding],  # preempted
             "kept": [block + self._first for block in blocks.idle] if blocks else [],
-        }
-
-    def _head(self) -> Facts:
-        waiting = self.engine.waiting
-        return {
-            "step": self._steps - 1,
-            "time": time.perf_counter(),
-            "in_flight": len(getattr(self.engine, "in_flight", ())),
-            "waiting": {"count": len(waiting), "ids": [*map(ARRIVED, islice(waiting, QUEUE))]},
         }
 
     def _step(self, settled: Sequence[Queued]) -> Facts:
@@ -99,7 +95,7 @@ class Recorder:
         """
         fed: Any = self.engine.fed
         decoded, blocks = self.engine.decoded, self._blocks
-        facts = self._head() | {
+        facts: Facts = {
             "decode": [s.arrived for s, _, _ in fed[:decoded]],
             "chunks": [
                 (start, count, *self._facts_of(s, start + count if s.decoding else len(s.tokens)))
@@ -120,9 +116,7 @@ class Recorder:
         return facts
 
     def _owned(self, s: Queued) -> list[int]:
-        if not self._blocks or s.row < 0:
-            return []
-        return [block + self._first for block in self._blocks.owned[s.row]]
+        return [block + self._first for block in self._blocks.owned[s.row]] if self._blocks and s.row >= 0 else []
 
     def _facts_of(self, s: Queued, length: int | None = None) -> tuple[int, int, int, float, list[int]]:
         """Return its number, the length of its prompt, its new tokens, when the newest came, and text to be shown.

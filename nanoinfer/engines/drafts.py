@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine import cpu_sampling
 from nanoinfer.engine.choice import ChoiceStats
-from nanoinfer.engine.quick import QuickChoice
 from nanoinfer.engine.samplers import SAMPLERS, Samplers
+from nanoinfer.engine.stats import Stats
 from nanoinfer.engines.kernels import KernelMaker
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.speculate.draft_model import DraftModel
 from nanoinfer.speculate.drafts import LOOKUP, NGRAM, Drafter
-from nanoinfer.speculate.engine import PlainDrafts
-from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged
+from nanoinfer.speculate.engine import DraftEngine
 from nanoinfer.speculate.lookup import PromptLookup
 from nanoinfer.speculate.ngram import VOCABULARY, NGrams, RepeatsOrNGrams
 from nanoinfer.speculate.pays import Pays
-
-
-class EagerDrafts(PlainDrafts, QuickChoice):
-    """Chapter 7 over the engine of chapters 1 to 3."""
-
-
-class DraftQueue(GraphDrafts):
-    """Chapter 7 over chapters 4 to 6."""
-
-    Stats = ChoiceStats
+from nanoinfer.speculate.verify import VerifiedPaged
 
 
 class DraftMaker(KernelMaker):
@@ -46,7 +37,24 @@ class DraftMaker(KernelMaker):
         super().__init__(*args, **settings)
         self.speculate, self.draft_tokens, self.adaptive, self.seed = speculate, draft_tokens, adaptive_drafts, seed
         if speculate is not None:
-            self.eager, self.on_device, self.captured_pages = EagerDrafts, DraftQueue, VerifiedPaged
+            self.keep_state(DraftEngine, ChoiceStats)
+            self.captured_pages = VerifiedPaged
+
+    def keep_state(self, kind: Any, counts: type[Stats]) -> None:
+        """Keep the state of sequences on the device in every engine. Naive keeps nothing: it is made as dense is.
+
+        counts: of engines that record steps.
+        """
+        self.device_state, self.on_device = True, partial(kind, counts=counts if self.graphs else Stats)
+        self.kind = "dense" if self.kind == "naive" else self.kind
+
+    def recording(self) -> dict[str, Any]:
+        return super().recording() if self.graphs else {"recorder": None, "max_rows": 0, "lag": 0}
+
+    def plain_samplers(self) -> Samplers:
+        samplers = super().plain_samplers()
+        on_cpu = not (self.on_gpu or self.graphs)
+        return cpu_sampling.SAMPLERS if on_cpu else samplers
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()
@@ -75,5 +83,5 @@ class DraftMaker(KernelMaker):
             raise ValueError(f"a draft model must be on the model's device, {model.device}, not {draft.device}")
         max_len = min(self.max_len, draft.config.n_positions)
         cache = CapturedDense(draft.config, self.max_batch, max_len, draft.device, draft.dtype)
-        samplers = SAMPLERS if self.on_gpu else Samplers(filtered=cpu_sampling.sample_filtered)
+        samplers = SAMPLERS if self.on_gpu else cpu_sampling.SAMPLERS
         return DraftModel(draft, cache, self.max_batch, samplers, self.budget)

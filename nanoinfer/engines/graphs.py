@@ -35,8 +35,7 @@ def fused(model: GPT2) -> tuple[GPT2, Samplers]:
 
 def dense_graph(model: GPT2, max_batch: int, max_len: int) -> GraphEngine:
     """Make it over chapter 2's cache."""
-    cache = CapturedDense(model.config, max_batch, max_len, model.device, model.dtype)
-    return graph_engine(model, cache, max_batch)
+    return graph_engine(model, CapturedDense(model.config, max_batch, max_len, model.device, model.dtype), max_batch)
 
 
 def paged_graph(model: GPT2, max_batch: int, max_len: int) -> GraphEngine:

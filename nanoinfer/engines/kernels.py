@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nanoinfer.engine.choice import ChoiceStats, ChoosingEngine
+from nanoinfer.engine.choice import ChoosingEngine
+from nanoinfer.engine.choice_stats import ChoiceStats
 from nanoinfer.engine.scores import DeviceScores
 from nanoinfer.engines.queue import QueueMaker
 

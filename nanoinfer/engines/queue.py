@@ -11,7 +11,6 @@ from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.engine.graphs import CudaRecorder
 from nanoinfer.engine.late import LAG
 from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
-from nanoinfer.engine.quick import QuickChoice
 from nanoinfer.engine.samplers import SAMPLERS, Samplers
 from nanoinfer.engine.scores import DeviceScores, PlainScores
 from nanoinfer.engines.graphs import fused as with_kernels
@@ -20,10 +19,6 @@ from nanoinfer.kernels.available import has_triton
 from nanoinfer.model.gpt2 import GPT2
 
 BUDGET = 256  # tokens of a step, where nobody says how many
-
-
-class EagerQueue(PlainScores, QuickChoice):
-    """Chapter 5 over the engine of chapters 1 to 3."""
 
 
 class QueueMaker:
@@ -35,7 +30,7 @@ class QueueMaker:
     most. fused: whether recorded steps use chapter 4's fused kernels; None: where there is a GPU with Triton.
     """
 
-    eager: Any = EagerQueue
+    eager: Any = PlainScores
     on_device: Any = DeviceScores
     captured_pages: Any = CapturedRagged
 
@@ -56,11 +51,11 @@ class QueueMaker:
 
     def make(self) -> Any:
         """Make the engine."""
-        settings = self.settings()
+        settings, cache = self.settings(), self.cache()  # ahead of what may be recorded: the cache takes most memory
         if self.device_state:
             settings |= self.recording() | {"samplers": self.samplers()}
         kind = self.on_device if self.device_state else self.eager
-        return kind(self.model, self.cache(), self.max_batch, **settings)
+        return kind(self.model, cache, self.max_batch, **settings)
 
     def settings(self) -> dict[str, Any]:
         """Return what every `QueueEngine` is told."""
@@ -74,7 +69,8 @@ class QueueMaker:
         rows = self.max_batch if self.max_rows is None else min(self.max_batch, self.max_rows)
         if not self.on_gpu:
             return {"recorder": None, "max_rows": rows, "lag": 0, "why_not": "a CPU records no steps"}
-        return {"recorder": CudaRecorder(self.model.device), "max_rows": rows, "lag": LAG if rows else 0}
+        recorder = CudaRecorder(self.model.device) if rows else None
+        return {"recorder": recorder, "max_rows": rows, "lag": LAG if rows else 0}
 
     def samplers(self) -> Any:
         """Return what chooses tokens, penalties and logprobs included."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from nanoinfer.engine import cpu_sampling
 from nanoinfer.engine.samplers import Samplers
-from nanoinfer.engine.stats import Stats
+from nanoinfer.engine.stats import GraphStats
 from nanoinfer.engines.drafts import DraftMaker
+from nanoinfer.parallel.joined import joined_samplers
+from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
+from nanoinfer.parallel.sharded import ReducedOps
 
 
 class RankMaker(DraftMaker):
@@ -21,20 +24,16 @@ class RankMaker(DraftMaker):
         super().__init__(*args, **settings)
         self.rank = rank
         if rank:
-            self.device_state, self.on_device = True, rank.engine(self.kind == "naive")
-
-    def recording(self) -> dict[str, Any]:
-        return super().recording() if self.graphs else {"recorder": None, "max_rows": 0, "lag": 0, "counts": Stats}
+            self.keep_state(partial(RankEngine, ranks=rank.ranks, agree=rank.agree), GraphStats)
 
     def samplers(self) -> Any:
         if not self.rank:
             return super().samplers()
-        return self.rank.samplers(self.plain_samplers(), self.model, self.max_batch)
+        return joined_samplers(self.model, self.plain_samplers(), self.max_batch)
 
     def plain_samplers(self) -> Samplers:
         samplers = super().plain_samplers()
         if self.rank and self.graphs and self.kernels:
-            self.model.ops = self.rank.ops(self.model.ops)
-        if not (self.on_gpu or self.graphs):
-            samplers = samplers._replace(filtered=cpu_sampling.sample_filtered)
+            ops: Any = ReducedOps(self.model.ops, self.rank.group)
+            self.model.ops = ops
         return samplers

@@ -111,9 +111,6 @@ class FusedForward:
 
     @torch.inference_mode()
     def decode(self, rows: int, longest: int, sampler: Sampler) -> Tensor:
-        if self.uncompiled:
-            self.uncompiled = False
-            logging.getLogger(__name__).warning(COMPILES)
         state, plan = self.state.at(slice(0, rows)), self._plan(rows)
         self._hidden(plan, rows, state)
         fused = sampler is sampling.sample
@@ -191,6 +188,9 @@ class FusedForward:
         self, kernel: Any, grid: tuple[int, ...], warps: int, *given: Any, first: bool = False, **constants: Any
     ) -> None:
         """first: of the step, which waits for all that came before; the others may begin early, and wait inside."""
+        if self.uncompiled:
+            self.uncompiled = False
+            logging.getLogger(__name__).warning(COMPILES)
         options = {} if self._interpreted else {"num_warps": warps, "launch_pdl": self.early and not first}
         kernel[grid](*given, **constants, EARLY=self.early, **options)
 
@@ -203,8 +203,8 @@ class FusedForward:
 
 
 def compiled_before() -> bool:
-    """Whether Triton's cache holds these kernels, of any shape."""
-    return any(Path(knobs.cache.dir).glob("*/qkv_kernel.json"))
+    """Whether Triton's cache holds the first kernel of a step, of any shape."""
+    return any(Path(knobs.cache.dir).glob("*/embed_kernel.json"))
 
 
 def _fitting(cut: Cut, inner: int) -> Cut:

@@ -9,30 +9,32 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 from nanoinfer.parallel.lines import Line, numbered, understood
-from nanoinfer.records import MAX_SEED
+from nanoinfer.records import MAX_SEED, check_int
 from nanoinfer.requests import Completion, SamplingParams, to_json
 from nanoinfer.text.samples import SampleMaker
 
-RUN, VERSION = "run.json", 1  # what the results in a folder are of
+RUN = "run.json"  # what the results in a folder are of
+SCHEMA: dict[str, Any] = {"schema": "nanoinfer.batch", "schema_version": 1}
 
 
 class Shard(NamedTuple):
-    """Lines start to stop - 1 of the input, counted from 0."""
+    """Lines start to stop - 1 of the input, counted from 0. offset: where the first is, as `lines.numbered` says."""
 
     start: int
     stop: int
+    offset: int
 
     @property
     def name(self) -> str:
@@ -44,23 +46,19 @@ class Job:
     """What is to be done, and where its results go.
 
     source: JSON Lines in UTF-8, or Parquet; what a line may be, `lines.understood` says. params: of lines that do not
-    say otherwise. lines: how many there are. shard_lines: lines a shard. offsets: where in the file each shard begins,
-    in bytes.
+    say otherwise. lines: how many there are.
     """
 
     source: Path
     out: Path
     params: SamplingParams
     seed: int
-    shard_lines: int
-    lines: int = 0
-    offsets: tuple[int, ...] = ()
+    lines: int
+    shards: list[Shard]
 
     def missing(self) -> list[Shard]:
         """The shards that have no results yet."""
-        starts = range(0, self.lines, self.shard_lines)
-        shards = [Shard(start, min(start + self.shard_lines, self.lines)) for start in starts]
-        return [shard for shard in shards if not self._has(shard)]
+        return [shard for shard in self.shards if not self._has(shard)]
 
     def _has(self, shard: Shard) -> bool:
         """Whether a shard has a result for each sample of its lines, in order: a copy may be cut off, or misnamed."""
@@ -73,9 +71,15 @@ class Job:
 
     def read(self, shard: Shard) -> list[Line]:
         """The lines of a shard. ValueError for one that cannot be understood."""
-        offset = self.offsets[shard.start // self.shard_lines]
-        records = numbered(self.source, shard.start, shard.stop, offset)
+        records = islice(numbered(self.source, shard.start, shard.offset), shard.stop - shard.start)
         return [understood(number, record, self.params, self.seed) for _, number, record in records]
+
+    def run(self, shard: Shard, llm: Any) -> int:
+        """Compute one shard; returns how many tokens were generated."""
+        lines = self.read(shard)
+        done = llm.generate([line.prompt for line in lines], [line.params for line in lines])
+        self.write(shard, (result(lines[each.index], each) for each in done))
+        return sum(len(each.token_ids) for each in done)
 
     def write(self, shard: Shard, results: Iterator[str]) -> None:
         """Put the results of a shard into their place, all at once."""
@@ -84,13 +88,6 @@ class Job:
         except FileNotFoundError:  # another run in this folder has done every shard, and cleaned up
             if not (self.out / shard.name).exists():
                 raise
-
-    def run(self, shard: Shard, llm: Any) -> int:
-        """Compute one shard; returns how many tokens were generated."""
-        lines = self.read(shard)
-        done = llm.generate([line.prompt for line in lines], [line.params for line in lines])
-        self.write(shard, (result(lines[each.index], each) for each in done))
-        return sum(len(each.token_ids) for each in done)
 
     def clean(self) -> None:
         """Remove what runs that were ended have left; call it when no shard is missing."""
@@ -109,12 +106,11 @@ def write_whole(path: Path, lines: Iterable[str]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except BaseException as error:
-        with suppress(OSError):
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from error  # a full disk names none
+    finally:
+        with suppress(OSError):  # it has its own name by now, if all went well
             beside.unlink()
-        if isinstance(error, OSError):
-            raise type(error)(error.errno, error.strerror, str(path)) from error  # a full disk names none
-        raise
 
 
 def result(line: Line, done: Completion) -> str:
@@ -152,51 +148,51 @@ def open_job(
     place = out / RUN
     before = _run_before(place) if place.exists() else None
     seed = params.seed if params.seed is not None else before["seed"] if before else secrets.randbits(32)
-    job = Job(source, out, replace(params, seed=None), seed, shard_lines)
-    lines, offsets = _checked(job, maker)
-    now = {"schema": "nanoinfer.batch", "schema_version": VERSION, "input_sha256": _hash(source), "lines": lines}
-    now |= {"shard_lines": shard_lines, "seed": seed, **settings, "params": asdict(job.params)}
+    params = replace(params, seed=None)
+    offsets = _checked(source, params, seed, maker)  # of every line
+    lines = len(offsets)
+    digest = sha256()
+    with source.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    now = SCHEMA | {"input_sha256": digest.hexdigest(), "lines": lines}
+    now |= {"shard_lines": shard_lines, "seed": seed, **settings, "params": asdict(params)}
     now = json.loads(json.dumps(now))  # tuples become lists, as in the file
     if before is None:
-        if out.exists() and any(not re.fullmatch(rf"\.{re.escape(RUN)}\..*tmp", each.name) for each in out.iterdir()):
+        if out.exists() and any(not each.match(f".{RUN}.*.tmp") for each in out.iterdir()):
             raise ValueError(f"{out} is not empty, and has no {RUN} of a run that could be gone on with")
         out.mkdir(parents=True, exist_ok=True)
         write_whole(place, [json.dumps(now, indent=1), "\n"])
     elif before != now:
         what = next(name for name in [*now, *before] if before.get(name, "missing") != now.get(name, "missing"))
-        if what not in now:
-            raise ValueError(
-                f"{place} has a field {what!r} of another version: use that version, or give another folder"
-            )
+        was, given = before.get(what, "missing"), now.get(what, "missing")
         raise ValueError(
-            f"{out} holds results of another run: its {what} was {before.get(what)}, not {now[what]};"
+            f"{out} holds results of another run, or of another version: its {what} was {was}, not {given};"
             " give another folder, or what was given then"
         )
-    return replace(job, lines=lines, offsets=tuple(offsets))
+    starts = range(0, lines, shard_lines)
+    shards = [Shard(start, min(start + shard_lines, lines), offsets[start]) for start in starts]
+    return Job(source, out, params, seed, lines, shards)
 
 
 def _run_before(place: Path) -> dict[str, Any]:
     """What a folder's results are of. ValueError, naming the file, where it cannot be told."""
-    again = "give another folder, or put the file back as it was"
     try:
-        before = json.loads(place.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        raise ValueError(f"{place} is damaged: it is no JSON in UTF-8; {again}") from None
-    if not isinstance(before, dict) or before.get("schema") != "nanoinfer.batch":
-        raise ValueError(f"{place} is damaged: it is no record of a run; {again}")
-    if before.get("schema_version") != VERSION:
-        version = before.get("schema_version")
-        raise ValueError(f"{place} has schema_version {version!r}, and this version of nanoinfer knows {VERSION} only")
-    if type(before.get("seed")) is not int or not 0 <= before["seed"] <= MAX_SEED:
-        raise ValueError(f"{place} is damaged: its seed is {before.get('seed')!r}; {again}")
+        before: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+        if before["schema"] != SCHEMA["schema"]:
+            raise ValueError("it is no record of a run")
+        check_int("its seed", before["seed"], 0, MAX_SEED)
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        again = "give another folder, or put the file back as it was"
+        raise ValueError(f"{place} is damaged ({type(error).__name__}: {error}); {again}") from None
     return before
 
 
-def _checked(job: Job, maker: SampleMaker) -> tuple[int, list[int]]:
-    """How many lines there are, and where each shard begins. ValueError for a line that cannot be computed."""
+def _checked(source: Path, params: SamplingParams, seed: int, maker: SampleMaker) -> list[int]:
+    """Where each line is. ValueError for one that cannot be computed, or if there is none."""
     ids, offsets = dict[str, int](), list[int]()
-    for offset, number, record in numbered(job.source):
-        line = understood(number, record, job.params, job.seed)
+    for offset, number, record in numbered(source):
+        line = understood(number, record, params, seed)
         if line.id in ids:
             raise ValueError(f"line {number} has the id {line.id!r}, which line {ids[line.id]} has too")
         ids[line.id] = number
@@ -204,19 +200,10 @@ def _checked(job: Job, maker: SampleMaker) -> tuple[int, list[int]]:
             maker.requests([line.prompt], line.params)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-        if number % job.shard_lines == 1 % job.shard_lines:
-            offsets.append(offset)
+        offsets.append(offset)
     if not ids:
-        raise ValueError(f"{job.source} holds no prompt")
-    return len(ids), offsets
-
-
-def _hash(source: Path) -> str:
-    digest = sha256()
-    with source.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        raise ValueError(f"{source} holds no prompt")
+    return offsets
 
 
 def run_here(job: Job, shards: list[Shard], llm: Any, on_done: Callable[[Shard, int], None]) -> None:

@@ -10,12 +10,13 @@ import os
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
 from nanoinfer.parallel.processes import Raised
-from nanoinfer.parallel.ranks import HERE, Start
+from nanoinfer.parallel.ranks import HERE, Ranks, Start
 
 
 def main(connection: Connection) -> None:
@@ -39,7 +40,7 @@ def _read(connection: Connection, orders: SimpleQueue[Any]) -> None:
 
 
 def follow(orders: SimpleQueue[Any], first: Connection) -> None:
-    """Make this rank's part, and obey for ever."""
+    """Make this rank's part, and call for ever what the first rank calls there: an order names a method of the LLM."""
     start: Start = orders.get()
     import torch
     import torch.distributed as dist
@@ -50,7 +51,7 @@ def follow(orders: SimpleQueue[Any], first: Connection) -> None:
     first.send(HERE)
     settings = start.settings
     store: Any = dist.TCPStore(HOST, start.port, None, False)  # type: ignore[attr-defined]
-    rank = join(store, start.rank, settings["tensor_parallel"], choose_device(settings.get("device")))
+    rank = join(store, start.rank, settings["tensor_parallel"], choose_device(settings.get("device")), Ranks([]))
     torch.set_num_threads(rank.threads(settings.get("threads")))
 
     class OneOfSeveral(start.kind):  # type: ignore[name-defined, misc]
@@ -61,30 +62,4 @@ def follow(orders: SimpleQueue[Any], first: Connection) -> None:
     with torch.inference_mode():
         while True:
             name, *told = orders.get()
-            globals()[f"do_{name}"](llm, *told)
-
-
-def do_launch(llm: Any, step: Any) -> None:
-    """A step; its tokens are the first rank's to read."""
-    llm.core.launch(step)
-
-
-def do_abandon(llm: Any) -> None:
-    """All rows are padding."""
-    llm.core.abandon()
-
-
-def do_warm_up(llm: Any) -> None:
-    """Captures, in the same order on all ranks."""
-    llm.warm_up()
-
-
-def do_plain_pass(llm: Any, token_ids: list[list[int]]) -> None:
-    """A pass over texts (B, T), beside the engine."""
-    llm.forward_logits(token_ids)
-
-
-def do_alike(llm: Any) -> None:
-    """The first rank asks whether all hold the same rows."""
-    assert llm.rank
-    llm.rank.alike(llm.core)
+            attrgetter(name)(llm)(*told)

@@ -7,12 +7,13 @@ id. Filters, penalties and logprobs look at all ids, so the ranks gather their l
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nanoinfer.engine.cpu_sampling import noise
-from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.samplers import Samplers
 from nanoinfer.engine.sampling import scaled
 from nanoinfer.engine.state import BatchState
@@ -72,3 +73,9 @@ class JoinedPenaltySampler(PenaltySampler):
 
     def __call__(self, logits: Tensor, rows: BatchState) -> Tensor:
         return super().__call__(self._every(logits), rows)
+
+
+def joined_samplers(model: Any, base: Samplers, max_batch: int) -> AllSamplers:
+    """What a single device would use, for logits that a `ShardedGPT2` cuts by vocabulary."""
+    joined = JoinedSamplers(model, base)
+    return AllSamplers(*joined.samplers(), JoinedPenaltySampler(max_batch, model, joined))

@@ -21,19 +21,47 @@ from nanoinfer.parallel.ranks import Ranks
 
 
 class RankEngine(DeviceScores, GraphEngine):
-    """An engine whose device is one of several. On all ranks but the first, `launch` alone is called.
+    """An engine whose device is one of several. A step that fails on one ends all of them: they are no longer alike.
 
+    ranks: those that do what this one does. Only the first rank has any; on all others, `launch` alone is called.
     agree: whether something is so on all ranks, from whether it is so here. A step that one rank replays and another
     runs eagerly would meet in collectives of different sizes, so a capture counts only if it succeeds everywhere.
     counts: the class of its stats.
     """
 
     def __init__(
-        self, *args: Any, agree: Callable[[bool], bool], counts: type[Stats] = GraphStats, **settings: Any
+        self, *args: Any, ranks: Ranks, agree: Callable[[bool], bool], counts: type[Stats] = GraphStats, **settings: Any
     ) -> None:
         self.Stats = counts
         super().__init__(*args, **settings)
-        self.agree = agree
+        self.ranks, self.agree = ranks, agree
+
+    def step(self) -> list[Sequence]:
+        with self.ranks.watched("step"):
+            return super().step()
+
+    def launch(self, step: Launch) -> Tensor:
+        self.ranks.tell("core.launch", step)
+        try:
+            return super().launch(step)
+        except BaseException as error:
+            raise self.ranks.failed(error) from error
+
+    def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
+        self.ranks.check()  # tokens of a step that was aborted on a GPU arrive as well, and mean nothing
+        return super().settle(work, tokens)
+
+    def abandon(self, cause: BaseException | None = None) -> None:
+        with self.ranks.watched("step"):  # of those that were launched, the tokens are awaited
+            super().abandon(cause)
+        if not self.ranks.cause:
+            self.ranks.tell("core.abandon")
+
+    def alike(self) -> bool:
+        """Whether all ranks hold the same rows, tokens and positions."""
+        model: Any = self.model
+        every = model.group.all_gather(self.state.integers)  # (size, 7, rows + 1)
+        return bool((every == every[0]).all())
 
     def _warm(self, key: Key, run: Callable[[], object]) -> None:
         """A failure here is not caught: the other ranks wait in this step's collectives, so all must end."""
@@ -49,35 +77,3 @@ class RankEngine(DeviceScores, GraphEngine):
             self.failed.add(key)
             self._warn(f"{key} runs without a graph", "its capture has failed on another rank")
         return None
-
-
-class LeadingEngine(RankEngine):
-    """The first rank's. A step that fails on one rank ends all of them: they are no longer alike.
-
-    ranks: the others.
-    """
-
-    def __init__(self, *args: Any, ranks: Ranks, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.ranks = ranks
-
-    def step(self) -> list[Sequence]:
-        with self.ranks.watched("step"):
-            return super().step()
-
-    def launch(self, step: Launch) -> Tensor:
-        self.ranks.tell("launch", step)
-        try:
-            return super().launch(step)
-        except BaseException as error:
-            raise self.ranks.failed(error) from error
-
-    def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
-        self.ranks.check()  # tokens of a step that was aborted on a GPU arrive as well, and mean nothing
-        return super().settle(work, tokens)
-
-    def abandon(self, cause: BaseException | None = None) -> None:
-        with self.ranks.watched("step"):  # of those that were launched, the tokens are awaited
-            super().abandon(cause)
-        if not self.ranks.cause:
-            self.ranks.tell("abandon")

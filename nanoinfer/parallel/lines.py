@@ -54,19 +54,18 @@ def line_seed(seed: int, name: str) -> int:
     return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest(), "big") & MAX_SEED
 
 
-def numbered(source: Path, start: int = 0, stop: int | None = None, offset: int = 0) -> Iterator[tuple[int, int, Any]]:
-    """Lines start to stop - 1 of a file: where in the file each begins, its number from 1, and what it holds.
+def numbered(source: Path, start: int = 0, offset: int = 0) -> Iterator[tuple[int, int, Any]]:
+    """The lines of a file from number `start` on: where each is, its number from 1, and what it holds.
 
-    offset: where line `start` begins, in bytes; Parquet has no use for it. ValueError for what is not JSON.
+    offset: where line `start` is: its first byte, or the row group of a Parquet file; what is ahead of it is not read.
+    ValueError for what is not JSON.
     """
     if source.suffix == ".parquet":
-        yield from ((0, number, record) for number, record in _rows(source, start, stop))
+        yield from _rows(source, start, offset)
         return
     with source.open("rb") as file:
         file.seek(offset)
         for number, text in enumerate(file, start + 1):
-            if stop is not None and number > stop:
-                return
             try:
                 yield offset, number, json.loads(text.decode("utf-8-sig" if number == 1 else "utf-8"))
             except (ValueError, RecursionError):  # of the text's encoding too
@@ -74,18 +73,16 @@ def numbered(source: Path, start: int = 0, stop: int | None = None, offset: int 
             offset += len(text)
 
 
-def _rows(source: Path, start: int, stop: int | None) -> Iterator[tuple[int, Any]]:
-    """Of a Parquet file: only the row groups that hold the lines are read."""
+def _rows(source: Path, start: int, first: int) -> Iterator[tuple[int, int, Any]]:
     from pyarrow.parquet import ParquetFile  # comes with the extra `ray`
 
     try:
-        file, number = ParquetFile(source), 0
+        file = ParquetFile(source)
     except ValueError as error:
         raise ValueError(f"{source} is no Parquet file: {error}") from None
-    for group in range(file.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        if number + rows > start and (stop is None or number < stop):
-            for i, record in enumerate(file.read_row_group(group).to_pylist(), number):
-                if i >= start and (stop is None or i < stop):
-                    yield i + 1, record
-        number += rows
+    number = sum(file.metadata.row_group(group).num_rows for group in range(first))
+    for group in range(first, file.num_row_groups):
+        for record in file.read_row_group(group).to_pylist():
+            number += 1
+            if number > start:
+                yield group, number, record

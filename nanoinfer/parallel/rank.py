@@ -10,24 +10,17 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
 
-from nanoinfer.engine.penalties import AllSamplers
-from nanoinfer.engine.samplers import Samplers
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import open_model
-from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
-from nanoinfer.parallel.leader import LeadingEngine, RankEngine
-from nanoinfer.parallel.naive import LeadingNaive, NaiveRank
-from nanoinfer.parallel.ranks import Ranks
+from nanoinfer.parallel.ranks import Ranks, Start
 from nanoinfer.parallel.shard import Shard
-from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
+from nanoinfer.parallel.sharded import PartOf
 
 if TYPE_CHECKING:
     from nanoinfer.engine.loop import EngineLoop
@@ -39,55 +32,43 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank. ranks: the others, if this is the first one."""
+    """One rank. ranks: those that do what this one does; only the first has any."""
 
     shard: Shard
     group: Group
     device: torch.device
-    ranks: Ranks | None = None
+    ranks: Ranks
 
     @property
     def part(self) -> PartOf:
         """What loads its part of a model."""
         return PartOf(self.shard, self.group)
 
-    def engine(self, naive: bool) -> Any:
-        """What makes its engine. naive: one that keeps no keys and values."""
-        kinds = (NaiveRank, LeadingNaive) if naive else (RankEngine, LeadingEngine)
-        if self.ranks:
-            return partial(kinds[1], agree=self.agree, ranks=self.ranks)
-        return partial(kinds[0], agree=self.agree)
+    def threads(self, asked: int | None) -> int:
+        """Of a step on a CPU."""
+        return asked or max(1, (os.cpu_count() or 1) // self.shard.size)
 
     def least(self, number: int) -> int:
         """The smallest of all ranks' numbers; what another rank has failed with, if it has."""
         try:
             return self.group.least(number)
         except RuntimeError as error:
-            raise (self.ranks.failed(error) if self.ranks else error) from error
-
-    def ops(self, ops: TorchOps) -> Any:
-        """The same operations, with sums over all ranks."""
-        return ReducedOps(ops, self.group)
+            raise self.ranks.failed(error) from error
 
     def agree(self, here: bool) -> bool:
         """Whether it is so on all ranks; a sign of life of all."""
         agreed = self.least(int(here)) == 1
-        if self.ranks:
-            self.ranks.renew()
+        self.ranks.renew()
         return agreed
 
     def begin(self, loop: EngineLoop) -> None:
         """All is made, here and, once this returns, on the other ranks."""
         self.least(0)
-        if self.ranks:
-            self.ranks.on_failure = loop.fail
+        self.ranks.on_failure = loop.fail
 
     @contextmanager
     def all_do(self, *order: Any) -> Iterator[None]:
-        """What follows is done by the other ranks too, if this is the first one: between two steps."""
-        if not self.ranks:
-            yield
-            return
+        """What follows is done by the others too: between two steps."""
         self.ranks.tell(*order)
         try:
             with self.ranks.watched(order[0]):
@@ -95,26 +76,9 @@ class Rank:
         except BaseException as error:  # the others may be in the midst of it
             raise self.ranks.failed(error) from error
 
-    def alike(self, core: Any) -> bool:
-        """Whether all ranks hold the same rows, tokens and positions."""
-        with self.all_do("alike"):
-            every = self.group.all_gather(core.state.integers)  # (size, 7, rows + 1)
-            return bool((every == every[0]).all())
-
     def close(self) -> None:
-        """End the other ranks."""
-        if self.ranks:
-            self.ranks.close()
-
-    def threads(self, asked: int | None) -> int:
-        """Of a step on a CPU."""
-        return asked or max(1, (os.cpu_count() or 1) // self.shard.size)
-
-    def samplers(self, base: Samplers, model: GPT2, max_batch: int) -> AllSamplers:
-        """What a single device would use, for logits that are cut by vocabulary."""
-        assert isinstance(model, ShardedGPT2)
-        joined = JoinedSamplers(model, base)
-        return AllSamplers(*joined.samplers(), JoinedPenaltySampler(max_batch, model, joined))
+        """End the others."""
+        self.ranks.close()
 
 
 def lead(
@@ -136,24 +100,23 @@ def lead(
         pass
     if whole.n_head < size:
         raise ValueError(f"tensor_parallel must be at most the model's {whole.n_head} heads, not {size}")
-    ranks = Ranks(size)
+    store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
+    ranks = Ranks([Start(kind, rank, store.port, model, revision, settings) for rank in range(1, size)])
     try:
-        store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
-        ranks.start(kind, model, revision, settings, store.port)
+        ranks.wait_until_here()
         return join(store, 0, size, device, ranks)
     except BaseException:
         ranks.close()
         raise
 
 
-def join(store: Any, rank: int, size: int, device: torch.device, ranks: Ranks | None = None) -> Rank:
+def join(store: Any, rank: int, size: int, device: torch.device, ranks: Ranks) -> Rank:
     """Meet the other ranks. device: the first one's; on GPUs, each further rank has the next."""
-    from nanoinfer.parallel.group import Group
+    from nanoinfer.parallel.group import Group  # not every build of torch has what it needs
 
-    own = device if device.type == "cpu" else torch.device("cuda", (device.index or 0) + rank)
-    if own.type == "cuda":
-        torch.cuda.set_device(own)
-    group = Group(store, rank, size, own)
-    if ranks:
-        ranks.abort = group.abort
-    return Rank(Shard(rank, size), group, own, ranks)
+    if device.type == "cuda":
+        device = torch.device("cuda", (device.index or 0) + rank)
+        torch.cuda.set_device(device)
+    group = Group(store, rank, size, device)
+    ranks.abort = group.abort
+    return Rank(Shard(rank, size), group, device, ranks)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
@@ -39,32 +39,30 @@ class Start:
 
 
 class Ranks:
-    """Processes of ranks 1 to size - 1.
+    """Processes of ranks, one for each `Start`. There may be none: on all ranks but the first.
 
     cause: why they have ended, once they have. abort: then called, to end what this rank's GPU still waits for.
     on_failure: called with the cause after that, in a thread of its own.
     step_s: how long a step may take, or what else is watched, from one sign of life to the next.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, starts: Sequence[Start]) -> None:
         self.cause: BaseException | None = None
         self.abort: Callable[[], object] = lambda: None
         self.on_failure: Callable[[BaseException], object] = lambda cause: None
         self.step_s = STEP
         self._watched: tuple[str, float] | None = None  # what runs, and since when: time.perf_counter()
-        spawned = [spawn(CHILD) for _ in range(1, size)]
+        spawned = [spawn(CHILD) for _ in starts]
         self.processes = [process for process, _ in spawned]
         self._links = [link for _, link in spawned]
-        self._news = {link: rank for rank, link in enumerate(self._links, 1)}  # that may still come
         self._lock, self._closing, self._over, self._here = Lock(), Event(), Event(), Event()
-        Thread(target=self._watch, name="nanoinfer-ranks", daemon=True).start()
+        for link, start in zip(self._links, starts, strict=True):
+            link.send(start)
+        if starts:
+            Thread(target=self._watch, name="nanoinfer-ranks", daemon=True).start()
 
-    def start(
-        self, kind: type[Any], model: str | Path | None, revision: str | None, settings: dict[str, Any], port: int
-    ) -> None:
-        """Let them begin, and wait until they can be met in collectives."""
-        for rank, link in enumerate(self._links, 1):
-            link.send(Start(kind, rank, port, model, revision, settings))
+    def wait_until_here(self) -> None:
+        """Wait until they can be met in collectives."""
         self._here.wait()
         self.check()
 
@@ -84,6 +82,8 @@ class Ranks:
 
     def failed(self, error: BaseException) -> BaseException:
         """This rank has failed: end all. What to raise: this error, or the end of another rank that is behind it."""
+        if not self._links:
+            return error
         self._over.wait(2 * GRACE)
         self._end(error)
         return error if self.cause in (error, None) else _again(self.cause)
@@ -132,31 +132,29 @@ class Ranks:
         Thread(target=self.on_failure, args=(cause,), daemon=True).start()
 
     def _watch(self) -> None:
-        """In a thread: until all have ended. A rank that fails says so first; others may fail because one has died."""
-        here, failed = 0, dict[int, Raised]()
-        deadline = float("inf")
-        while self._news and not self._closing.is_set():
-            for news in wait(list(self._news), LOOK):
-                assert isinstance(news, Connection)
+        """In a thread: until all have ended. Others may fail because one has died, so deaths are looked at first."""
+        ranks = {link: rank for rank, link in enumerate(self._links, 1)}
+        here = 0
+        while not self.cause and not self._closing.is_set():
+            failed: list[BaseException] = []
+            link: Any
+            for link in wait(list(ranks), LOOK):
+                rank = ranks[link]
                 try:
-                    message = news.recv()
+                    message = link.recv()
                 except (EOFError, OSError):
-                    if (rank := self._news.pop(news)) not in failed:
-                        self._end(RuntimeError(f"rank {rank} has ended: {how(self.processes[rank - 1], GRACE)}"))
-                    continue
-                if message == HERE:
-                    here += 1
+                    failed.insert(0, RuntimeError(f"rank {rank} has ended: {how(self.processes[rank - 1], GRACE)}"))
                 else:
-                    failed[self._news[news]] = message
-                    deadline = min(deadline, time.perf_counter() + GRACE)
-            if here == len(self.processes):
+                    here += message == HERE
+                    failed += [] if message == HERE else [_of(rank, message)]
+            if here == len(ranks):
                 self._here.set()
-            now, watched = time.perf_counter(), self._watched
-            if now > deadline or (failed and not self._news):
-                self._end(_of(*next(iter(failed.items()))))
-            if watched and now - watched[1] > self.step_s:
+            watched = self._watched
+            if watched and time.perf_counter() - watched[1] > self.step_s:
                 what = watched[0].replace("_", " ")
-                self._end(RuntimeError(f"no {what} has ended within {self.step_s:g} s: a rank hangs"))
+                failed.append(RuntimeError(f"no {what} has ended within {self.step_s:g} s: a rank hangs"))
+            if failed:
+                self._end(failed[0])
 
 
 def _of(rank: int, raised: Raised) -> BaseException:

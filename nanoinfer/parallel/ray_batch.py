@@ -19,14 +19,9 @@ class Worker:
     def __init__(self, kind: type[Any], job: Job, model: str | None, settings: dict[str, Any]) -> None:
         self.job, self.llm = job, kind(model, **settings)
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[int]]:
-        """Compute the shards of a batch; its rows go on with how many tokens each shard has."""
-        shards = [Shard(int(start), int(stop)) for start, stop in zip(batch["start"], batch["stop"], strict=True)]
-        return {
-            "start": [shard.start for shard in shards],
-            "stop": [shard.stop for shard in shards],
-            "tokens": [self.job.run(shard, self.llm) for shard in shards],
-        }
+    def __call__(self, shard: dict[str, int]) -> dict[str, int]:
+        """Compute a shard; its row goes on with how many tokens it has."""
+        return shard | {"tokens": self.job.run(Shard(**shard), self.llm)}
 
 
 def run_on_ray(
@@ -50,12 +45,12 @@ def run_on_ray(
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
     work = ray.data.from_items([shard._asdict() for shard in shards], override_num_blocks=len(shards))
-    done = work.map_batches(
+    done = work.map(
         Worker,
         fn_constructor_args=(kind, job, model, settings),
-        batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=workers),
         num_gpus=gpus * settings.get("tensor_parallel", 1),
     )
     for row in done.iter_rows():
-        on_done(Shard(row["start"], row["stop"]), row["tokens"])
+        tokens = row.pop("tokens")
+        on_done(Shard(**row), tokens)

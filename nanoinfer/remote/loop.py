@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from itertools import count
-from operator import sub
 from queue import SimpleQueue
 from threading import RLock, Thread
 from typing import Any
@@ -20,7 +19,7 @@ from nanoinfer.parallel.processes import Raised, how, spawn
 from nanoinfer.records import FinishReason
 from nanoinfer.remote.link import Link
 from nanoinfer.remote.messages import Cancel, News, Pace, Start, Submit, Told, WarmUp, Watch
-from nanoinfer.requests import Metrics, Request
+from nanoinfer.requests import Request
 
 PATIENCE = 3.0  # seconds that a process has to end; it keeps nothing that a kill could lose
 
@@ -31,7 +30,7 @@ class EngineDied(RuntimeError):
 
 @dataclass(eq=False)
 class Row:
-    """A sequence in another process: what its readers ask of a `Scored` one, which needs torch."""
+    """A sequence in another process: what its readers ask of a `Queued` one, which needs torch."""
 
     request: Request
     mailbox: Mailbox
@@ -47,9 +46,6 @@ class Row:
     finish_reason: FinishReason | None = None
     cancelled: BaseException | None = None
     ended: bool = False
-
-    def metrics(self) -> Metrics:
-        return Metrics(ttft_s=self.times[0] - self.asked, itl_s=tuple(map(sub, self.times[1:], self.times)))
 
 
 class RemoteLoop:

@@ -8,8 +8,8 @@ from random import Random
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.speculate.drafts import agreeing
+from nanoinfer.speculate.engine import Drafting as Row
 from nanoinfer.speculate.lookup import PromptLookup
 
 
@@ -25,7 +25,6 @@ class CoinDrafter(PromptLookup):
         self._drafts = {
             name: [token if coin.random() < alpha else int(not token) for token in text] for name, text in new.items()
         }
-        self._known.clear()
 
     def foreseen(self, row: Row, most: int) -> int:
         newest = slice(len(row.token_ids) - most, len(row.token_ids))
@@ -38,5 +37,5 @@ class CoinDrafter(PromptLookup):
     def note(self, rows: Tensor, places: Tensor, tokens: Tensor) -> None:
         """Nothing: all drafts are there already."""
 
-    def _text(self, row: Row, begin: int) -> Sequence[int]:
-        return [*row.request.prompt_token_ids, *self._drafts[row.request.seed]][begin:]
+    def text(self, row: Row) -> Sequence[int]:
+        return [*row.request.prompt_token_ids, *self._drafts[row.request.seed]]

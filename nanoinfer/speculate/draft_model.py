@@ -21,6 +21,7 @@ from nanoinfer.engine.samplers import Samplers, cheapest
 from nanoinfer.engine.state import BatchState, Begun, Fetch, upload
 from nanoinfer.engine.step import Prompts
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.speculate.drafts import agreeing
 
 
 @dataclass
@@ -30,13 +31,6 @@ class Drafted:
     slot: int
     fed: int = 0  # tokens of its text
     drafts: list[int] = field(default_factory=list)  # and what was fed after them
-
-    def truncate(self, text: Sequence[int]) -> None:
-        """Keep what is right. text: the row's tokens from number `fed` on, of which the last must be fed again."""
-        right = 0
-        while right < min(len(self.drafts), len(text) - 1) and self.drafts[right] == text[right]:
-            right += 1
-        self.fed, self.drafts = self.fed + right, []
 
 
 class DraftModel:
@@ -92,7 +86,8 @@ class DraftModel:
             if count < 1 or not budget:
                 continue
             known = self._known(row)
-            known.truncate(row.tokens[known.fed :])
+            known.fed += agreeing(known.drafts, row.tokens[known.fed : -1])  # the newest token must be fed in any case
+            known.drafts = []
             text = row.tokens[known.fed :][:budget]
             complete = known.fed + len(text) == length
             chunks[row] = Piece(known.slot, known.fed, text, complete)

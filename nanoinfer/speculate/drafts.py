@@ -14,21 +14,18 @@ NONE = -1  # in place of a draft, where a sequence has fewer than another
 if TYPE_CHECKING:  # the shell takes guesses before it needs torch
     from torch import Tensor
 
-    from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.speculate.engine import Drafting as Row
 
 
 class Drafter(Protocol):
-    """Guesses what rows will choose next. A wrong guess costs time, and never a token."""
+    """Guesses what rows will choose next. A wrong guess costs time, and never a token.
+
+    One that can say cheaply, on the host, what it would have brought has a method `foreseen(row, most)`: how many of
+    the row's newest `most` tokens it would have guessed, up to the first wrong one.
+    """
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
         """Of each row, the tokens that may follow its text: none, or up to its limit, which may be 0."""
-
-
-class Foreseeing(Drafter, Protocol):
-    """One that can say cheaply, on the host, what it would have brought."""
-
-    def foreseen(self, row: Row, most: int) -> int:
-        """How many of the row's newest `most` tokens it would have guessed, up to the first wrong one."""
 
 
 @runtime_checkable
@@ -42,13 +39,12 @@ class DeviceDrafter(Drafter, Protocol):
         """A step has chosen these tokens (B, k + 1) for these places of texts; of the dummy row what is of no use."""
 
     def learn(self, rows: Sequence[Row]) -> None:
-        """These rows have the tokens that the host knows. No step in flight drafts; before one does, all are known."""
+        """These rows have the tokens that the host knows, of which `learned` are on the device. No step in flight
+        drafts; before one does, all are known.
+        """
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Rows of the batch are to be known by other numbers."""
-
-    def forget(self, rows: Sequence[Row]) -> None:
-        """These rows have just begun, or begun anew."""
 
 
 def agreeing(guess: Iterable[object], text: Iterable[object]) -> int:

@@ -1,72 +1,116 @@
-"""Several tokens a step: drafts go in beside the newest token, and what is right of them comes out. Chapter 7.
+"""Several tokens a step: decoding sequences bring drafts, within recorded steps, and some steps ahead. Chapter 7.
 
-Position i of a text is sampled with its own noise, a function of (seed, i, id), so what a sequence chooses there
-depends on the text before it alone. A draft is kept as long as it is what was chosen in its place: then the text that
-the model read after it was the sequence's own, and the tokens are those of plain decoding, sampled ones too. The idea
-that drafter and model share their noise: Daliri, Musco, Suresh 2024, "Coupling without Communication and
-Drafter-Invariant Speculative Decoding". Drafts and verification: Leviathan et al. 2023, "Fast Inference from
-Transformers via Speculative Decoding".
+A step with drafts is launched as every other is: packed into plain integers, run or replayed on the device, and settled
+when its tokens have arrived. How many of them a sequence kept is known only then. So the host counts what a sequence
+has at least, `cached`, and what it may have besides, `ahead`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Lists
+from array import array
+from collections.abc import Callable
+from collections.abc import Sequence as Ints
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from nanoinfer.engine.choice import ChoiceStats, ChoosingEngine
+from nanoinfer.engine.device import Launch
 from nanoinfer.engine.engine import Sequence, Work
-from nanoinfer.engine.queue import Listener, Queued, QueueEngine
-from nanoinfer.engine.scores import PlainScores, Scored
-from nanoinfer.model.batch import Batch
-from nanoinfer.requests import Request, SamplingParams
-from nanoinfer.speculate.drafts import DeviceDrafter, Drafter, agreeing
-from nanoinfer.speculate.pays import Pays
+from nanoinfer.engine.graphs import Key, pick
+from nanoinfer.engine.mixed import Mixed
+from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.queue import Queued
+from nanoinfer.engine.samplers import Sampler
+from nanoinfer.engine.scores import DeviceScores
+from nanoinfer.engine.stats import Stats
+from nanoinfer.speculate.drafts import NONE, DeviceDrafter, Drafter
+from nanoinfer.speculate.pays import FIRST, Pays
+from nanoinfer.speculate.verify import verify_step
 
 
 @dataclass(eq=False)
-class Drafting(Scored):
-    """A `Scored` sequence that may bring drafts. ahead: tokens that it may have been fed beyond `cached`."""
+class Drafting(Queued):
+    """A `Queued` sequence that may bring drafts.
 
-    ahead: int = 0
-
-
-class Run(NamedTuple):
-    """The tokens that a sequence chose in one step, and how many drafts it had brought."""
-
-    tokens: Lists[int]
-    drafts: int
-
-
-class DraftEngine(QueueEngine):
-    """A `QueueEngine` whose decoding sequences bring up to `draft_tokens` drafts, where that pays.
-
-    Prompts, penalties and logprobs have steps without drafts. pays: None brings as many drafts as there may be.
+    ahead: tokens that it may have been fed beyond `cached`. share: how often a draft of it is right. learned: how much
+    of its text a drafter has on the device. characters: its text on the host, as `lookup.characters` keeps it.
     """
 
-    def __init__(self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Pays | None, **settings: Any) -> None:
+    ahead: int = 0
+    share: float = FIRST
+    learned: int = 0
+    characters: str = ""
+
+
+@dataclass(frozen=True)
+class Drafts(Mixed):
+    """A step with drafts, and no piece of a prompt: where the text of rows 0..live-1 must end, and what each brings."""
+
+    ends: list[int]
+    drafts: list[Ints[int]]
+    context: int  # tokens of the longest text, drafts included
+
+    def numbers(self, rows: int, columns: int) -> Tensor:
+        """What `verify_step` reads, (rows, columns) int64 on the host: ends, drafts, and padding."""
+        work = array("q")
+        for end, drafts in zip(self.ends, self.drafts, strict=True):
+            work.append(end)
+            work.extend(drafts)
+            work.extend(repeat(NONE, columns - 1 - len(drafts)))
+        work.extend(repeat(NONE, (rows - len(self.ends)) * columns))
+        return torch.frombuffer(work, dtype=torch.int64).view(rows, columns)
+
+
+class VerifyKey(NamedTuple):
+    """All that is baked into a captured verify step. The last field tells it from a `Key`, which is a tuple as well."""
+
+    rows: int
+    columns: int  # the newest token and drafts, padding included
+    longest: int  # the cache's bucket
+    sampler: Sampler
+    drafter: DeviceDrafter | None  # who drafts within the step
+
+    def __str__(self) -> str:
+        return f"verification of {self.rows} rows of {self.columns - 1} drafts"
+
+
+class DraftEngine(DeviceScores, ChoosingEngine):
+    """An engine whose decoding sequences bring up to `draft_tokens` drafts, where that pays.
+
+    Prompts, penalties and logprobs have steps without drafts. adaptive: None brings as many drafts as there may be.
+    Where a recorded step makes the drafts itself, the host is as many steps behind as without drafts. Else drafts are
+    made of tokens that are here, and the host waits for every step's. counts: the class of its stats.
+    """
+
+    sequence = Drafting
+
+    def __init__(
+        self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Pays | None,
+        counts: type[Stats] = ChoiceStats, **settings: Any,
+    ) -> None:  # fmt: skip
+        self.Stats = counts
         super().__init__(*args, **settings)
         self.draft_tokens, self.adaptive, self.seconds = draft_tokens, adaptive, 0.0
-        self.drafts: list[Lists[int]] = []  # of the work of this step; none: it is a plain one
+        self.drafts: list[Ints[int]] = []  # of the work of this step; none: it is a plain one
+        self.verifying = False  # whether the steps in flight have drafts
+        k = draft_tokens
+        self.widths = [*(1 << n for n in range(k.bit_length()) if 1 << n < k), k]
         self.begin_with(drafter)
 
     def begin_with(self, drafter: Drafter) -> None:
         """Take drafts from this one, while no sequence runs."""
-        self.drafter = drafter
+        self.drafter: Any = drafter
         self.texts = drafter if isinstance(drafter, DeviceDrafter) else None
+        self.within = self.texts if self.recorder is not None else None  # who drafts within steps
 
-    def leave(self, s: Sequence) -> None:
-        if self.texts:
-            self.texts.forget([s])  # type: ignore[list-item]
+    def leave(self, s: Any) -> None:
+        s.learned = 0
         super().leave(s)
-
-    def sequence(self, request: Request, listener: Listener | None, every_token: bool, asked: float) -> Queued:
-        return Drafting(request, listener=listener, every_token=every_token, asked=asked)
 
     def step(self) -> list[Sequence]:
         """As the base's; steps of decoding sequences alone are timed, and looked at.
@@ -83,12 +127,40 @@ class DraftEngine(QueueEngine):
                 self.adaptive.look(self.drafter, [s for s, _, _ in self.fed], self.draft_tokens)
         return settled
 
+    # What the next step brings
+
+    def schedule(self) -> list[Work]:
+        """Decoding sequences with drafts, or a plain step; nothing where steps in flight must be known before that."""
+        drafting, self.drafts = self.drafting(), []
+        waits = drafting != self.verifying or (drafting and (not self.within or self.short()))
+        if self.in_flight and waits:
+            self.fed, self.decoded = [], 0
+            return []
+        work = super().schedule()
+        if drafting and self.decoded == len(work):
+            self.drafts = self.drafts_for(work)
+        self.verifying = any(self.drafts) or (drafting and bool(self.in_flight))  # who knows how far the device is
+        if not self.verifying:
+            self.drafts = []
+            return work
+        return [(s, start, 1 + len(draft)) for (s, start, _), draft in zip(work, self.drafts, strict=True)]
+
     def drafting(self) -> bool:
         """Whether the next step may bring drafts: all that runs decodes, and nobody could be admitted."""
         steady = self.running and not (self.waiting and self.free)
         if not steady or not all(s.decoding and not s.params.scores for s in self.running):
             return False
         return not self.adaptive or self.adaptive.draft(self.running, self.draft_tokens, not self.waiting)
+
+    def drafts_for(self, work: list[Work]) -> list[Ints[int]]:
+        """The drafts of this work; where the device makes them, as many zeros."""
+        limits, sequences = self.limits(work), [s for s, _, _ in work]
+        if self.within:
+            if not self.in_flight:
+                self.within.learn(sequences)
+            return [[0] * limit for limit in limits]
+        drafts = self.drafter.draft(sequences, limits) if any(limits) else []
+        return [draft[:limit] for draft, limit in zip(drafts, limits, strict=False)]
 
     def limits(self, work: list[Work]) -> list[int]:
         """How many drafts each sequence may bring: within the budget, its end, and the room that there is."""
@@ -107,96 +179,91 @@ class DraftEngine(QueueEngine):
             return limit
         return min(limit, int(self.blocks.room(s.row)) - need)
 
+    def short(self) -> bool:
+        """Whether a sequence may lack room for its next token, which is known when nothing is in flight."""
+        return bool(self.blocks) and any(self.room_for(s, 0) < 0 for s in self.running)
+
+    # How it is launched
+
+    def pack(self, work: list[Work]) -> Launch:
+        """As the base's. Room is taken as if all drafts were right; what is known is one token more."""
+        if not self.drafts:
+            return super().pack(work)
+        fed = [(s, min(start + s.ahead, s.end - 1), count) for s, start, count in work]
+        launch = super().pack(fed)
+        context = min(self.cache.max_len, max(start + count for _, start, count in fed))
+        step = Drafts([], [], [], [0] * launch.live, [()] * launch.live, context)
+        for (s, start, count), draft in zip(work, self.drafts, strict=True):
+            room = self.blocks.room(s.row) if self.blocks else s.end
+            step.ends[s.row], step.drafts[s.row] = min(room, s.end - 1), draft
+            s.cached, s.ahead = start + 1, s.ahead + count - 1
+        return launch._replace(prefill=step)
+
+    def places(self, work: list[Work], step: Launch) -> list[int]:
+        return [s.row for s, _, _ in work] if self.drafts else super().places(work, step)
+
+    def place(self, step: Launch) -> None:
+        super().place(step)
+        if step.sources and self.texts:
+            self.texts.move(step.sources, step.targets)
+
+    def prefill(self, prefill: Any, sampler: Sampler) -> Tensor:
+        """Verify drafts: return the lines (live, ...) of `verify_step`, with a recording if there is one."""
+        if not isinstance(prefill, Drafts):
+            return super().prefill(prefill, sampler)
+        live, most, context = len(prefill.ends), max(map(len, prefill.drafts)), prefill.context
+        rows, columns = pick(self.rows, live), 1 + most
+        if self.recorder is not None:  # few shapes, to record few of them
+            columns, context = 1 + (pick(self.widths, most) or 0), self.cache.bucket(context)
+        key: Any = VerifyKey(rows or live, columns, context, sampler, self.within)
+        captured = self._captured(key, "more rows than the largest graph has" if rows is None else None)
+        self.stats.verify_steps += 1
+        if captured is None:
+            run, work, lines = self._step(key)
+        else:
+            run, work, lines = captured.graph.replay, captured.packed, captured.tokens
+            self.stats.replayed_steps += 1
+            self.stats.replayed_rows += key.rows
+            self.stats.padding_rows += key.rows - live
+        packed = prefill.numbers(key.rows, key.columns)
+        work.copy_(packed.pin_memory() if work.is_cuda else packed, non_blocking=True)
+        run()
+        return lines[:live]
+
+    def _ladders(self, samplers: Ints[Sampler], reads: Ints[int]) -> list[Key]:
+        sizes = [(rows, 1 + width, read) for rows in self.rows for width in self.widths for read in reads]
+        plain = [sampler for sampler in samplers if not isinstance(sampler, PenaltySampler)]
+        verified: list[Any] = [VerifyKey(*size, sampler, self.within) for sampler in plain for size in sizes]
+        return super()._ladders(samplers, reads) + verified
+
+    def _step(self, key: Any) -> tuple[Callable[[], object], Tensor, Tensor]:
+        if not isinstance(key, VerifyKey):
+            return super()._step(key)
+        device = self.state.token.device
+        work = torch.full((key.rows, key.columns), NONE, device=device)
+        lines = torch.zeros(key.rows, key.columns + 2, dtype=torch.int64, device=device)
+        arguments = self.model, self.cache, self.state, work, key.longest, key.sampler, key.drafter
+        return lambda: lines.copy_(verify_step(*arguments)), work, lines
+
+    # What its tokens mean
+
     def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
         """Give each sequence its tokens one by one, as if each had come in a step of its own, at the same time."""
-        if not tokens or not isinstance(tokens[0], Run):
+        if not tokens or not isinstance(tokens[0], list):
             return super().settle(work, tokens)
-        for (s, _, _), run in zip(work, tokens, strict=True):
-            if s.ended or not run.tokens:
-                continue
-            accepted = len(run.tokens) - 1
-            self.stats.draft_tokens += run.drafts
-            self.stats.accepted_tokens += accepted
-            if self.adaptive and run.drafts:
-                self.adaptive.note(s, run.drafts, accepted)
+        runs: list[tuple[Any, list[int]]] = []
+        for (s, _, count), (*chosen, own, drafts) in zip(work, tokens, strict=True):
+            s.ahead -= count - 1
+            s.cached = min(s.cached + max(0, own - 1), s.end - 1)  # a step past its end has fed nothing
+            runs.append((s, chosen[:own]))
+            if own and not s.ended:
+                self.stats.draft_tokens += drafts
+                self.stats.accepted_tokens += own - 1
+                if self.adaptive and drafts:
+                    self.adaptive.note(s, drafts, own - 1)
         settled: dict[Sequence, None] = {}
         self.now = time.perf_counter()
-        for n in range(max(len(run.tokens) for run in tokens)):
-            each = [(s, run.tokens[n]) for (s, _, _), run in zip(work, tokens, strict=True) if n < len(run.tokens)]
-            now = [(s, len(s.tokens) - 1, 1) for s, _ in each]
-            settled |= dict.fromkeys(self.give(now, [token for _, token in each]))
+        for n in range(max(len(run) for _, run in runs)):
+            now = [(s, run[n]) for s, run in runs if n < len(run)]
+            settled |= dict.fromkeys(self.give([(s, len(s.tokens) - 1, 1) for s, _ in now], [t for _, t in now]))
         return list(settled)
-
-
-class Place(NamedTuple):
-    """A sequence as it will be when so many tokens have been generated: what the choice of the next one goes by."""
-
-    request: Request
-    generated: int
-
-    @property
-    def params(self) -> SamplingParams:
-        return self.request.params
-
-
-class Guessed(NamedTuple):
-    """A sequence as it will be if its drafts are right: what its part of a batch is made of."""
-
-    row: int
-    tokens: list[int]
-
-
-class PlainDrafts(DraftEngine, PlainScores):
-    """Drafts over chapter 1's engine: a sequence brings its newest token and its drafts, as if they were its text."""
-
-    def schedule(self) -> list[Work]:
-        drafting, self.drafts = self.drafting(), []
-        work = super().schedule()
-        if drafting and self.decoded == len(work) and any(limits := self.limits(work)):
-            drafts = self.drafter.draft([s for s, _, _ in work], limits)
-            self.drafts = [draft[:limit] for draft, limit in zip(drafts, limits, strict=True)]
-        return work
-
-    @torch.inference_mode()
-    def run(self, work: list[Work]) -> list[Any]:
-        if not any(self.drafts):
-            self.drafts = []
-            return super().run(work)
-        batch = self.lay_out(work)
-        after: list[int] = []  # of the batch's tokens, those after which one is chosen
-        for (s, start, count), draft, end in zip(work, self.drafts, batch.starts[1:].tolist(), strict=True):
-            after += range(end - len(draft) - 1, end)
-            s.cached = self.cache.keep(s, start + count + len(draft))
-        plan = self.cache.plan(batch)
-        hidden = self.model.hidden(batch, partial(self.cache.attend, plan))[after]  # (K, C)
-        chosen = self.choose_each(work, self.model.head(hidden)).tolist()
-        self.stats.verify_steps += 1
-        runs = accept(self.drafts, chosen)
-        for (s, start, count), run in zip(work, runs, strict=True):
-            s.cached = min(s.cached, start + count + len(run.tokens) - 1)
-        return runs
-
-    def lay_out(self, work: list[Work]) -> Batch:
-        """Put the newest token of each sequence and its drafts into a batch."""
-        fed: list[Any] = []
-        for (s, start, count), draft in zip(work, self.drafts, strict=True):
-            fed.append((Guessed(s.row, [*s.tokens, *draft]), start, count + len(draft)))
-        return Batch.of(fed, self.model.device)
-
-    def choose_each(self, work: list[Work], logits: Tensor) -> Tensor:
-        """Choose a token (K,) after each newest token and each draft, logits (K, V), as if the drafts were the text."""
-        pairs = zip(work, self.drafts, strict=True)
-        places = [Place(s.request, s.generated + n) for (s, _, _), draft in pairs for n in range(len(draft) + 1)]
-        return self.choose(logits, places)  # type: ignore[arg-type]
-
-
-def accept(drafts: Lists[Lists[int]], chosen: Lists[int]) -> list[Run]:
-    """Keep of each sequence the drafts that it would have chosen, and the token that it chose after them.
-
-    chosen: what each chose after its newest token and after each of its drafts, side by side.
-    """
-    runs, tokens = [], iter(chosen)
-    for draft in drafts:
-        own = list(islice(tokens, len(draft) + 1))
-        runs.append(Run(own[: agreeing(draft, own) + 1], len(draft)))
-    return runs

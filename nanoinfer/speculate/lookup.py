@@ -12,16 +12,18 @@ import sys
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.engine.state import upload
 from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.kernels.available import kernels_for
 from nanoinfer.speculate.drafts import NONE, agreeing
+
+if TYPE_CHECKING:
+    from nanoinfer.speculate.engine import Drafting as Row
 
 LONGEST = 3  # tokens of an n-gram that is looked for; then shorter ones
 
@@ -46,25 +48,14 @@ def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int
     return torch.where(best >= T, text.gather(1, places.clamp(max=T - 1)), NONE)
 
 
-class Texts:
-    """What rows' texts are, on the host. A token is a character: a string's own search finds what stood before."""
+def characters(row: Row) -> str:
+    """The row's prompt and new tokens, each a character: a string's own search finds what stood before.
 
-    def __init__(self) -> None:
-        self._texts: dict[Row, str] = {}
-
-    def of(self, row: Row) -> str:
-        """The row's prompt and new tokens, as far as the host knows them."""
-        prompt = row.request.prompt_token_ids
-        if (text := self._texts.get(row)) is None:
-            self._texts = {row: text for row, text in self._texts.items() if not row.ended}
-            text = _characters(prompt)
-        self._texts[row] = text = text + _characters(row.token_ids[len(text) - len(prompt) :])
-        return text
-
-
-def _characters(token_ids: Sequence[int]) -> str:
-    """As chr() of each, in a third of the time: a prompt's are many, and the next step waits."""
-    return array("I", token_ids).tobytes().decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
+    As chr() of each token, in a third of the time: a prompt's are many, and the next step waits.
+    """
+    new = array("I", row.tokens[len(row.characters) :])
+    row.characters += new.tobytes().decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
+    return row.characters
 
 
 def followed(text: str, lengths: Sequence[int]) -> str:
@@ -84,8 +75,6 @@ class PromptLookup:
     def __init__(self, max_batch: int, max_len: int, draft_tokens: int, device: torch.device) -> None:
         width = max_len + draft_tokens + 1
         self.texts = torch.zeros(max_batch + 1, width, dtype=torch.int64, device=device)
-        self._known: WeakKeyDictionary[Row, int] = WeakKeyDictionary()  # tokens of its text that are there, at least
-        self._host = Texts()
         self._look_up: Callable[[Tensor, Tensor, Tensor, int], Tensor] = look_up
         if kernels_for(device) is not paged_attention_torch:
             from nanoinfer.kernels import lookup
@@ -94,15 +83,14 @@ class PromptLookup:
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
         self.learn(rows)
-        lengths = [len(row.request.prompt_token_ids) + len(row.token_ids) for row in rows]
-        where = upload([[row.row, length - 1] for row, length in zip(rows, lengths, strict=True)], torch.int64,
-                       self.texts.device)  # fmt: skip
-        drafts = self.propose(where[:, 0], where[:, 1], max(limits)).tolist()
-        return [[token for token in draft[:limit] if token != NONE]
-                for draft, limit in zip(drafts, limits, strict=True)]  # fmt: skip
+        newest = [[row.row for row in rows], [len(row.tokens) - 1 for row in rows]]
+        slots, places = upload(newest, torch.int64, self.texts.device)
+        drafts = self.propose(slots, places, max(limits)).tolist()
+        pairs = zip(drafts, limits, strict=True)
+        return [[token for token in draft[:limit] if token != NONE] for draft, limit in pairs]
 
     def foreseen(self, row: Row, most: int) -> int:
-        text = self._host.of(row)
+        text = characters(row)
         guess = followed(text[:-most], range(LONGEST, 0, -1)) * most  # it goes round
         return agreeing(guess, text[-most:])
 
@@ -116,25 +104,19 @@ class PromptLookup:
         places: list[Tensor] = []
         tokens, width = array("q"), self.texts.shape[1]
         for row in rows:
-            known = self._known.get(row, 0)
-            if text := self._text(row, known):
-                begin = row.row * width + known
+            if text := self.text(row)[row.learned :]:
+                begin = row.row * width + row.learned
                 places.append(torch.arange(begin, begin + len(text)))
                 tokens.extend(text)
-                self._known[row] = known + len(text)
+                row.learned += len(text)
         if tokens:
             packed = torch.stack([torch.cat(places), torch.frombuffer(tokens, dtype=torch.int64)])
             self.texts.view(-1).index_copy_(0, *upload(packed, torch.int64, self.texts.device))
 
+    def text(self, row: Row) -> Sequence[int]:
+        """What is put on the device of a row."""
+        return row.tokens
+
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         source, target = upload([sources, targets], torch.int64, self.texts.device)
         self.texts[target] = self.texts[source]
-
-    def forget(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            self._known.pop(row, None)
-
-    def _text(self, row: Row, begin: int) -> Sequence[int]:
-        """The row's tokens, prompt and new ones, from number `begin` on."""
-        prompt = row.request.prompt_token_ids
-        return [*prompt[begin:], *row.token_ids[max(0, begin - len(prompt)) :]]

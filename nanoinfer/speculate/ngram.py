@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.speculate.drafts import agreeing
-from nanoinfer.speculate.lookup import Texts, followed
+from nanoinfer.speculate.lookup import characters, followed
+
+if TYPE_CHECKING:
+    from nanoinfer.speculate.engine import Drafting as Row
 
 TABLE = Path(__file__).parents[1] / "data" / "ngrams.safetensors"
 VOCABULARY = 50257  # whose ids the table has
@@ -42,7 +45,7 @@ class NGrams:
         return cls([tables[name] for name in sorted(tables)])
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
-        return [self.follow(_end(row), limit) for row, limit in zip(rows, limits, strict=True)]
+        return [self.follow(row.tokens, limit) for row, limit in zip(rows, limits, strict=True)]
 
     def follow(self, end: Sequence[int], limit: int) -> list[int]:
         """What follows a text, of which the last `CONTEXT` tokens matter: as many as are known, up to the limit."""
@@ -66,22 +69,17 @@ class RepeatsOrNGrams:
     """A `Drafter` by what followed in the row's own text, if enough of its end stood there before; else by n-grams."""
 
     def __init__(self, ngrams: NGrams) -> None:
-        self.ngrams, self._texts = ngrams, Texts()
+        self.ngrams = ngrams
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
-        return [self.follow(self._texts.of(row), limit) if limit else []
-                for row, limit in zip(rows, limits, strict=True)]  # fmt: skip
+        pairs = zip(rows, limits, strict=True)
+        return [self.follow(characters(row), limit) if limit else [] for row, limit in pairs]
 
     def foreseen(self, row: Row, most: int) -> int:
-        text = self._texts.of(row)
+        text = characters(row)
         return agreeing(self.follow(text[:-most], most), map(ord, text[-most:]))
 
     def follow(self, text: str, limit: int) -> list[int]:
         """What follows a text in which each token is a character."""
         own = list(map(ord, followed(text, REPEATED)[:limit]))
         return own or self.ngrams.follow(list(map(ord, text[-CONTEXT:])), limit)
-
-
-def _end(row: Row) -> list[int]:
-    """The row's newest tokens, as many as matter."""
-    return [*row.request.prompt_token_ids[-CONTEXT:], *row.token_ids[-CONTEXT:]][-CONTEXT:]

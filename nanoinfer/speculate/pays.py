@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from math import log
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from nanoinfer.engine.queue import Queued
+    from nanoinfer.speculate.engine import Drafting
 
 PRICE = 0.2  # of a token: a draft is brought where it and all before it are accepted as often as that
 FIRST = 0.6  # acceptance of a sequence of which nothing is known
@@ -48,22 +47,20 @@ class Pays:
     """Decides, before each step, whether to bring drafts, and how many of each sequence."""
 
     def __init__(self) -> None:
-        self.shares: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # of each sequence, how often a draft is right
         self.times: dict[int, Times] = {}  # by about how many sequences decode
         self.left = 0  # steps of a trial that are still to come
         self.looks = 0
 
-    def most(self, s: Queued, limit: int) -> int:
+    def most(self, s: Drafting, limit: int) -> int:
         """How many drafts a sequence is to bring: the n-th is used if all n are right, which is as probable as a^n."""
-        share = min(max(self.shares.get(s, FIRST), 0.01), 0.999)
+        share = min(max(s.share, 0.01), 0.999)
         return min(limit, max(int(log(PRICE, share)), self.left > 0))
 
-    def expected(self, s: Queued, limit: int) -> float:
+    def expected(self, s: Drafting, limit: int) -> float:
         """How many tokens a step with drafts gives a sequence."""
-        share = self.shares.get(s, FIRST)
-        return sum(share**n for n in range(self.most(s, limit) + 1))
+        return sum(s.share**n for n in range(self.most(s, limit) + 1))
 
-    def draft(self, sequences: Sequence[Queued], limit: int, alone: bool) -> bool:
+    def draft(self, sequences: Sequence[Drafting], limit: int, alone: bool) -> bool:
         """Whether the next step is to bring drafts.
 
         alone: whether nobody waits. Then it is over when the slowest sequence is, and that one counts.
@@ -88,12 +85,12 @@ class Pays:
         (times.drafted if drafted else times.plain).append(seconds)
         self.left -= drafted and self.left > 0
 
-    def note(self, s: Queued, drafts: int, accepted: int) -> None:
+    def note(self, s: Drafting, drafts: int, accepted: int) -> None:
         """Of so many drafts the first ones were accepted; the one after them was wrong, and of the rest who knows."""
-        wrong = (1 - self.shares.get(s, FIRST)) * (1 - RATE) ** accepted
-        self.shares[s] = (1 - wrong) * (1 - RATE) if accepted < drafts else 1 - wrong
+        wrong = (1 - s.share) * (1 - RATE) ** accepted
+        s.share = (1 - wrong) * (1 - RATE) if accepted < drafts else 1 - wrong
 
-    def look(self, drafter: Any, sequences: Sequence[Queued], most: int) -> None:
+    def look(self, drafter: Any, sequences: Sequence[Drafting], most: int) -> None:
         """After a plain step, now and then ask what the drafter would have guessed of a sequence's last tokens."""
         self.looks += 1
         foreseen = getattr(drafter, "foreseen", None)

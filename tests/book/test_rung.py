@@ -11,6 +11,7 @@ import pytest
 
 from nanobook.rung import reading_order, rung, write
 from nanobook.syllabus import engine_root, syllabus
+from nanoinfer import LLM, SamplingParams
 from nanoinfer.cli.errors import Refused
 
 ALONE = """
@@ -18,23 +19,30 @@ import os, sys
 sys.path[:] = [".", *(each for each in sys.path if each and not os.path.exists(each + "/nanoinfer"))]
 import nanoinfer, pytest
 assert nanoinfer.__file__.startswith(sys.argv[1])
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "test_rung.py"]))
+params = nanoinfer.SamplingParams(max_tokens=9, seed=1)
+done = nanoinfer.LLM(engine=sys.argv[2]).generate(["Once upon a time", "The dog"], params)
+print([one.token_ids for one in done])
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider"]))
 """
+NEWEST = "naive", "dense", "paged", "paged-graph", "paged-graph", "fused", "fused", "paged-graph"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_a_rung_runs_alone(number: int, tmp_path: Path) -> None:
-    """Tokens of every engine up to there are the first one's; no other nanoinfer is in reach."""
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number, engine", enumerate(NEWEST, 1))
+def test_a_rung_runs_alone(number: int, engine: str, tmp_path: Path) -> None:
+    """Its tests pass, its newest engine's tokens are the whole package's, and no other nanoinfer is in reach."""
     write(tmp_path, number)
     for path in tmp_path.glob("nanoinfer/**/*.py"):
         inner = path.relative_to(tmp_path)
         assert inner.name == "chapters.py" or path.read_bytes() == (engine_root() / inner).read_bytes()
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", ALONE, str(tmp_path), engine], cwd=tmp_path, capture_output=True, text=True, check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    expected = LLM(engine=engine).generate(["Once upon a time", "The dog"], SamplingParams(max_tokens=9, seed=1))
+    assert done.stdout.startswith(str([one.token_ids for one in expected]))
     (small,) = tmp_path.glob("chapters/*/small.py")
     told = subprocess.run([sys.executable, str(small)], capture_output=True, text=True, check=True)
     assert len(told.stdout.split()) > 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,9 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
     def run(*arguments: str, stdin: bytes | None = None) -> Result:
         if stdin is not None:
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="ascii"))
+            data: Any = io.BytesIO(stdin)
+            data.name = "<stdin>"
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data, encoding="ascii"))
         capsys.readouterr()
         code = cli.run(arguments)
         return Result(code, *capsys.readouterr())

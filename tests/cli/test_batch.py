@@ -179,11 +179,11 @@ def test_ray_gives_the_same_though_a_worker_is_lost(model: Path, tmp_path: Path,
     class Dies(Worker):
         """Its process ends with the third shard, once, before the shard is written."""
 
-        def __call__(self, rows: dict[str, Any]) -> dict[str, list[int]]:
-            if rows["start"][0] == 4 and not died.exists():
+        def __call__(self, shard: dict[str, int]) -> dict[str, int]:
+            if shard["start"] == 4 and not died.exists():
                 died.touch()
                 os._exit(1)
-            return super().__call__(rows)
+            return super().__call__(shard)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nanoinfer.parallel.ray_batch.Worker", Dies)

@@ -27,17 +27,17 @@ def test_version_and_help(invoke: Any) -> None:
 
 REFUSED: list[tuple[list[str], list[str]]] = [
     *[(["generate", *arguments], parts) for arguments, parts in (
-        ([""], ["empty"]), (["word " * 300, "-m", "random:tiny"], ["context is 256"]), (["two", "words"], ["quotes"]),
-        (["--file", "nope.txt"], ["nope.txt cannot be read"]), (["-", "--file", "y"], ["two prompts"]),
+        ([""], ["empty"]), (["two", "words"], ["quotes"]),
+        (["--file", "nope.txt"], ["--file", "nope.txt"]), (["-", "--file", __file__], ["two prompts"]),
     )],
     *[(["generate", "x", *arguments], parts) for arguments, parts in (
         (["-n", "0"], ["--max-tokens must be"]), (["-n", "1.5"], ["--max-tokens"]), (["-n"], ["-n"]),
         (["--temperature", "nan"], ["--temperature must be", "not nan"]), (["--stop-token-id", "-1"], ["--stop-token"]),
         (["--greedy", "--temperature", "0.5"], ["--greedy", "contradicts"]), (["--stop", ""], ["--stop must"]),
         (["--engine", "warp"], ["--engine must be auto", "'warp'"]), (["--device", "tpu"], ["--device must be cpu"]),
-        (["--max-batch", "0"], ["--max-batch must be"]), (["--max-len", "257", "-m", "random:tiny"], ["256"]),
+        (["--max-batch", "0"], ["--max-batch must be"]),
         (["-m", "gtp2"], ["no model 'gtp2'", "gpt2?"]), (["-m", ""], ["--model"]), (["--revision", ""], ["--revision"]),
-        (["-q", "-v"], ["--quiet", "--verbose"]), (["--bogus"], ["--bogus"]), (["--file", "y"], ["two prompts"]),
+        (["-q", "-v"], ["--quiet", "--verbose"]), (["--bogus"], ["--bogus"]), (["--file", __file__], ["two prompts"]),
         (["--draft-tokens", "3"], ["--draft-tokens needs --speculate"]),
         (["--all-drafts"], ["--all-drafts needs --speculate"]), (["--speculate", "gtp2"], ["no model 'gtp2'", "gpt2?"]),
         (["--speculate", "lookup", "--draft-tokens", "65"], ["--draft-tokens must be", "from 1 to 64"]),
@@ -51,8 +51,8 @@ REFUSED: list[tuple[list[str], list[str]]] = [
         (["--draft", "me", "--speculate", "small"], ["--draft and --speculate contradict each other"]),
         (["--draft", "me", "--draft-tokens", "0"], ["--draft-tokens must be"]),
     )],
-    *[(["watch", "-o", out], [f"'{out}' cannot be written"]) for out in ("", ".", "no/x", f"{__file__}/x")],
-    (["watch", "a", "-f", "b"], ["give one"]), (["watch", "--every", "-1"], ["--every must be"]),
+    *[(["watch", "-o", out], [f"'{out}' cannot be written"]) for out in ("", ".", f"{__file__}/x")],
+    (["watch", "a", "-f", __file__], ["give one"]), (["watch", "--every", "-1"], ["--every must be"]),
     (["frobnicate"], ["frobnicate"]),
 ]  # fmt: skip
 
@@ -107,6 +107,7 @@ class OutOfMemoryError(RuntimeError):
 @pytest.mark.parametrize(
     ("error", "part"),
     [(OutOfMemoryError("CUDA out of memory. Tried\nto allocate"), "out of memory (CUDA"), (KeyError(), "KeyError"),
+     (ValueError("of torch's"), "ValueError: of torch's"),
      (RuntimeError("first line\nsecond line"), "RuntimeError: first line")],
 )  # fmt: skip
 @pytest.mark.usefixtures("use_model")

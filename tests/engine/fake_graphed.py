@@ -108,7 +108,7 @@ def prove(llm: LLM, lengths: list[int], params: Any) -> None:
 
 def idle(llm: LLM) -> None:
     """Wait until the engine's thread has nothing left to do."""
-    llm._worker.submit(int).result()
+    llm.loop.worker.submit(int).result()
     assert not llm.core.busy
 
 

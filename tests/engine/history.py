@@ -34,19 +34,18 @@ from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.samplers import greedy, sample
 from nanoinfer.engine.sampling import gumbel, sample_filtered
+from nanoinfer.engine.scores import PlainScores
 from nanoinfer.engine.state import BatchState, Fetch
-from nanoinfer.engines.drafts import DraftQueue, EagerDrafts
 from nanoinfer.engines.kernels import KernelQueue
-from nanoinfer.engines.queue import EagerQueue
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.speculate.coin import CoinDrafter
-from nanoinfer.speculate.engine import Run
-from nanoinfer.speculate.graphs import VerifiedPaged
+from nanoinfer.speculate.engine import DraftEngine
 from nanoinfer.speculate.lookup import PromptLookup
 from nanoinfer.speculate.pays import Pays
+from nanoinfer.speculate.verify import VerifiedPaged
 from tests.engine.audit import Audit, must
 from tests.engine.drafting import Scripted, name_of
 from tests.engine.fake_graphed import watch
@@ -154,7 +153,7 @@ class History:
 
         self.random, self.drafts = random, part("drafts", None)
         self.alpha = part("alpha", None, 0.0, 0.6, 0.9, 0.9, 1.0, 1.0)  # drafts that are right; None: looked up
-        self.captured = part("engine", "eager", "graph", "graph") == "graph" or self.drafts == "within"
+        self.captured = part("engine", "eager", "graph", "graph") == "graph" or self.drafts is not None
         self.max_batch, size = random.randint(1, 6), random.choice([1, 4, 4, 16])
         kind, self.preemption = part("blocks", "none", "owned", *["shared"] * 3), part("preemption", True, True, False)
         self.preemption &= kind != "none"
@@ -221,14 +220,14 @@ class History:
             settings |= {"draft_tokens": random.randint(1, 9), "adaptive": random.choice([None, None, Toggled(random)])}
             settings["drafter"] = self.drafter = self.make_drafter(settings["draft_tokens"])
         if not self.captured:
-            engine: Any = (EagerDrafts if self.drafts else EagerQueue)(model, self.cache, max_batch, **settings)
+            engine: Any = PlainScores(model, self.cache, max_batch, **settings)
             watch(engine, "choose", self.note_eager)
             return engine
         scoring = PenaltySampler(max_batch, VOCAB, CPU, self.counted(sample))
         samplers = AllSamplers(self.counted(greedy), self.counted(sample), sample_filtered, scoring)
         watch(scoring, "move", self.fail)
         recorder = REPEAT if self.drafts == "within" else random.choice([None, REPEAT])
-        return (DraftQueue if self.drafts else KernelQueue)(
+        return (DraftEngine if self.drafts else KernelQueue)(
             model, self.cache, max_batch, recorder=recorder, max_rows=max_batch, samplers=samplers, lag=self.lag,
             **settings,
         )  # fmt: skip
@@ -264,8 +263,6 @@ class History:
             if isinstance(token, list):
                 *chosen, own, _ = token
                 self.calls["rejected"] += len(chosen) - own
-            elif isinstance(token, Run):
-                self.calls["rejected"] += token.drafts + 1 - len(token.tokens)
 
     def note_fed(self, slot: int, position: int) -> None:
         if self.captured:
@@ -321,7 +318,7 @@ class History:
         stats = self.engine.stats
         return self.audit.happened + Counter(
             preempted=stats.preemptions, cached=stats.cached_tokens, recomputed=stats.recomputed_tokens,
-            failures=self.failures, evicted=getattr(self.blocks, "evictions", 0), verified=stats.verify_steps,
+            failures=self.failures, evicted=getattr(self.shadow, "evictions", 0), verified=stats.verify_steps,
             accepted=stats.accepted_tokens, behind=stats.verify_steps * (self.lag > 0),
         )  # fmt: skip
 

@@ -42,7 +42,7 @@ class Shadow:
         self.found: dict[Tokens, int] = {}
         self.keys: dict[Tokens, bytes] = {}  # of all beginnings that were ever known
         self.free, self.idle = set(blocks.free), list[int]()
-        self.asked = self.hits = self.evictions = 0
+        self.evictions = 0
         self._inside = False
         for name in ("reserve", "claim", "grow", "extend", "publish", "release", "rename", "forget"):
             if hasattr(blocks, name):
@@ -92,7 +92,6 @@ class Shadow:
         must(owned == found, "what is known is found")
         self.idle = [block for block in self.idle if block not in found]
         self.rows[slot] = Text(tokens, -(-longest // self.size) - len(found), list(found), len(found))
-        self.asked, self.hits = self.asked + len(tokens), self.hits + len(found) * self.size
 
     def claim(self, slot: int, length: int, done: bool) -> None:
         text = self.rows[slot]
@@ -100,7 +99,12 @@ class Shadow:
         must(done == (more <= self.available or not more), "room is what no row owns, claims or has reserved")
         text.reserved += more * done
 
-    def grow(self, slot: int, length: int, _: None) -> None:
+    def extend(self, slot: int, start: int, length: int, _: None) -> None:
+        """A chunk of the slot's own text has blocks, and they can be found."""
+        self.grow(slot, length, _)
+        self.note(self.rows[slot], self.rows[slot].tokens[:length])
+
+    def grow(self, slot: int, length: int, _: Any) -> None:
         """The slot has new blocks: of those that are free, or else of the idle ones the least recently used."""
         text, owned = self.rows[slot], self.blocks.owned[slot]
         must(len(owned) * self.size >= length, "a row has room for its text")
@@ -114,9 +118,6 @@ class Shadow:
             self.free.discard(block)
         text.reserved -= len(owned) - len(text.blocks)
         text.blocks = list(owned)
-        self.note(text, text.tokens[:length])
-
-    extend = grow
 
     def note(self, text: Text, tokens: Tokens) -> None:
         """The full blocks of these tokens can be found."""
@@ -124,8 +125,8 @@ class Shadow:
             self.found.setdefault(tokens[: (column + 1) * self.size], text.blocks[column])
             text.published = column + 1
 
-    def publish(self, slot: int, text: Sequence[int], _: None) -> None:
-        self.note(self.rows[slot], tuple(text))
+    def publish(self, slot: int, text: Sequence[int], count: int, _: None) -> None:
+        self.note(self.rows[slot], tuple(text[:count]))
 
     def release(self, slot: int, _: None) -> None:
         """The slot's references are gone, the last block's first."""
@@ -159,5 +160,3 @@ class Shadow:
         must(len(blocks.keys) == len(blocks.known), "a key is its block's")
         must(list(blocks.idle) == self.idle, "the end of a text goes before its beginning")
         must(all(slot in self.rows or not keys for slot, keys in enumerate(blocks.texts)), "a row takes its text along")
-        must((blocks.asked_tokens, blocks.hit_tokens) == (self.asked, self.hits), "an admitted row is counted, once")
-        must(blocks.evictions == self.evictions, "what is forgotten is counted")

@@ -10,19 +10,19 @@ import pytest
 
 from nanoinfer import SamplingParams
 from nanoinfer.engine import graphs
-from nanoinfer.engine.queue import Queued
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Request
+from nanoinfer.speculate.engine import Drafting
 from nanoinfer.speculate.pays import COST, FIRST, LOOK, SOONEST, TIMED, TRIAL, Pays
 from tests.conftest import prompts_of
 from tests.engine.drafting import FREE, Scripted, seen
 from tests.engine.fake_graphed import Rerun, graph_llm
 
 
-def sequences(*counts: int) -> list[Queued]:
+def sequences(*counts: int) -> list[Drafting]:
     """Sequences of so many new tokens."""
-    made = [Queued(Request(0, (1,), SamplingParams(), 0, 9999, frozenset())) for _ in counts]
+    made = [Drafting(Request(0, (1,), SamplingParams(), 0, 9999, frozenset())) for _ in counts]
     for s, count in zip(made, counts, strict=True):
         s.tokens += [1] * count
     return made
@@ -55,7 +55,7 @@ def test_a_sequence_brings_as_many_as_are_used() -> None:
     assert [pays.most(s, most) for most in (0, 1, 2, 64)] == [0, 1, 2, 3]  # 0.6 ** 3 is 0.216
     for _ in range(5):
         pays.note(s, 4, 0)
-    assert pays.shares[s] == pytest.approx(FIRST * 0.85**5)
+    assert s.share == pytest.approx(FIRST * 0.85**5)
     for _ in range(3):
         pays.note(s, 1, 0)
     assert pays.most(s, 4) == 0
@@ -65,7 +65,7 @@ def test_a_sequence_brings_as_many_as_are_used() -> None:
         pays.note(s, 4, 4)
     assert pays.most(s, 64) == 64
     pays.note(s, 4, 2)  # of the third it is known that it was wrong; the fourth says nothing
-    assert pays.shares[s] == pytest.approx(0.85, abs=1e-3)
+    assert s.share == pytest.approx(0.85, abs=1e-3)
 
 
 def test_drafts_that_pay_run_and_drafts_that_do_not_end_soon() -> None:
@@ -81,7 +81,7 @@ def test_drafts_that_pay_run_and_drafts_that_do_not_end_soon() -> None:
 def test_drafts_that_pay_again_are_found() -> None:
     pays, (s,) = Pays(), sequences(0)
     ran(pays, 200, 1.3, [0.0], running=[s])
-    assert pays.shares[s] < 0.2
+    assert s.share < 0.2
     again, _ = ran(pays, 600, 1.3, [1.0], running=[s])
     assert again[-100:] == [True] * 100
 
@@ -130,8 +130,8 @@ def test_looks_find_text_that_repeats(right: int) -> None:
     for _ in range(12 * LOOK):
         pays.look(drafter, running, 4)
     assert {*drafter.asked} == {*running[1:]}
-    assert (min(pays.shares[s] for s in running[1:]) > FIRST) == (right == 4)
-    assert running[0] not in pays.shares
+    assert (min(s.share for s in running[1:]) > FIRST) == (right == 4)
+    assert running[0].share == FIRST
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -45,7 +45,7 @@ def test_a_damaged_run_json_is_named(source: Path) -> None:
     cut = [whole[:length] for length in range(len(whole) - 1)]  # its last byte is a line's end
     for held in (*cut, b"[]", b"null", b"7", b"{}", b'{"schema": "nanoinfer.batch"}', b"[" * 100_000, b"\xff"):
         place.write_bytes(held)
-        with pytest.raises(ValueError, match=r"damaged|schema_version") as refused:
+        with pytest.raises(ValueError, match="damaged") as refused:
             opened(source)
         assert str(place) in str(refused.value)
         assert "\n" not in str(refused.value)
@@ -54,10 +54,10 @@ def test_a_damaged_run_json_is_named(source: Path) -> None:
 @pytest.mark.parametrize(
     "changed, said",
     [
-        ({"schema_version": 2}, "schema_version 2"),
-        ({"colour": "blue"}, "a field 'colour' of another version"),
-        ({"seed": -1}, "its seed is -1"),
-        ({"seed": "1"}, "its seed is '1'"),
+        ({"schema_version": 2}, "schema_version was 2, not 1"),
+        ({"colour": "blue"}, "its colour was blue, not missing"),
+        ({"seed": -1}, "its seed must be .*, not -1"),
+        ({"seed": "1"}, "its seed must be .*, not '1'"),
         ({"lines": 9}, "its lines was 9, not 3"),
     ],
 )

@@ -12,6 +12,7 @@ from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, Rows
+from nanoinfer.make import FittingMaker
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
@@ -84,6 +85,11 @@ def test_the_pool_takes_what_can_be_used_as_far_as_memory_goes(model: GPT2, monk
         free_is(monkeypatch, free)
         llm = LLM(model, engine="paged", max_batch=3, max_batched_tokens=256)
         assert str(llm.core.cache.blocks) == f"{blocks} blocks of 16"
+    copied = sum(matrix.nbytes for layer in model.layers for matrix, *_ in layer if matrix.dim() == 2)
+    for engine, free in (("paged-graph", step + 40 * one), ("fused", step + copied + 40 * one)):
+        free_is(monkeypatch, free)
+        maker = FittingMaker(engine, model, 3, 300, max_batched_tokens=256, fused=True)
+        assert maker.usable_blocks(one) == 36
     free_is(monkeypatch, 2 * one - 1)
     with pytest.raises(ValueError, match=r"a pool of 1 blocks takes .* GB free: lower kv_blocks"):
         LLM(model, engine="paged", max_batch=3)

@@ -13,8 +13,6 @@ import pytest
 import torch
 
 from nanoinfer import LLM, AsyncLLM, SamplingParams
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.ragged import RaggedPaged
 from nanoinfer.config import ENGINES
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.files import save_model
@@ -46,10 +44,6 @@ def broken(owner: Any, name: str, is_victim: Callable[..., bool]) -> Callable[[p
 
 
 PLACES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
-    "admission": lambda patch: [
-        broken(kind, "admit", lambda cache, slot, s: VICTIM in s.params.stop)(patch)
-        for kind in (DenseCache, RaggedPaged)
-    ],
     "text": broken(TextStream, "push", lambda stream, token: VICTIM in stream._stop),
     "reader": broken(RowReader, "piece", lambda reader, tokens: VICTIM in reader._row.request.params.stop),
 }
@@ -87,20 +81,6 @@ def test_only_the_request_fails(llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch, 
     llm.llm.loop.worker.submit(lambda: None).result()  # behind the engine's last step
     assert llm.alive
     assert llm.gauges[:3] == (0, 0, 0)  # rows, requests that wait, blocks in use
-
-
-def test_a_listener_that_raises_ends_its_own_row() -> None:
-    def listener(row: Any) -> None:
-        if row.request.index == 1:
-            raise Broken("listener")
-
-    llm = LLM("random:tiny", device="cpu", max_batch=3, threads=1)
-    rows = [llm.core.submit(each, listener, every_token=True) for each in llm.requests(PROMPTS, PARAMS)]
-    while llm.core.busy:
-        llm.core.step()
-    assert [row.finish_reason for row in rows] == ["length", None, "length", "length"]
-    assert isinstance(rows[1].cancelled, Broken)
-    assert [len(row.token_ids) for row in rows if row.finish_reason] == [12, 12, 12]
 
 
 def test_an_engine_in_another_process_says_which_request_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,15 +140,16 @@ def test_a_step_repeats_its_bits(make: Maker) -> None:
 
 
 @here
+@both
 def test_a_first_compilation_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In one line; not where Triton's cache has these kernels, nor where it interprets them."""
     cache, state = rows_of(some_model(), [3])
     assert not (INTERPRETED and FusedForward(some_model(), cache, state).uncompiled)
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
-    forward = FusedForward(some_model(), cache, state)
-    forward.uncompiled = not compiled_before()
+    forward = make(some_model(), cache, state)
+    getattr(forward, "fused", forward).uncompiled = not compiled_before()
     for _ in range(2):
         forward.decode(1, MAX_LEN, greedy)
     (told,) = caplog.records
@@ -156,7 +157,7 @@ def test_a_first_compilation_is_told_once(
     assert "compiling the kernels of engine fused" in told.message
     assert "\n" not in told.message
     (tmp_path / "KEY").mkdir()
-    (tmp_path / "KEY" / "qkv_kernel.json").touch()
+    (tmp_path / "KEY" / "embed_kernel.json").touch()
     assert compiled_before()
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -16,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.speculate.coin import CoinDrafter
+from nanoinfer.speculate.engine import Drafting
 from nanoinfer.speculate.lookup import PromptLookup, look_up
 from tests.conftest import prompts_of
 from tests.engine.drafting import FREE, seen, speculating
@@ -47,16 +45,15 @@ def test_as_a_search_finds_it(text: list[int], longest: int, limit: int) -> None
 @settings(suppress_health_check=[HealthCheck.differing_executors], deadline=None)
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=30), st.integers(1, 6), st.data())
 def test_the_host_foresees_what_the_device_finds(plain: LLM, text: list[int], most: int, data: st.DataObject) -> None:
-    """Whether tokens come one by one or many at once; of a row that goes on, with more than `most` new ones."""
+    """Whether tokens come one by one or many at once; of a row that has more than `most` new ones."""
     prompt = data.draw(st.integers(1, len(text) - 1))
     (request,) = plain.requests([text[:prompt]], SamplingParams())
-    lookup, row = PromptLookup(1, 40, most, torch.device("cpu")), Row(request, 0.0)
+    lookup, row = PromptLookup(1, 40, most, torch.device("cpu")), Drafting(request)
     for token in text[prompt:]:
-        row.token_ids.append(token)
+        row.tokens.append(token)
         if len(row.token_ids) > most and data.draw(st.booleans()):
-            known = [*text[:prompt], *row.token_ids]
-            guess = found(known[:-most], most)
-            right = [a == b for a, b in zip(guess, known[-most:], strict=False)]
+            guess = found(row.tokens[:-most], most)
+            right = [a == b for a, b in zip(guess, row.tokens[-most:], strict=False)]
             assert lookup.foreseen(row, most) == [*right, False].index(False)
 
 
@@ -81,18 +78,6 @@ def test_the_kernel_finds_the_same() -> None:
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], check=True, env={**os.environ, "TRITON_INTERPRET": "1"}
     )
-
-
-@pytest.mark.parametrize("engine", ["dense", "paged"])
-def test_texts_are_forgotten_with_their_rows(small_model: GPT2, plain: LLM, engine: str) -> None:
-    llm = LLM(small_model, engine=engine, speculate="lookup", adaptive_drafts=False)
-    prompts, params = [[1, 2, 3] * 9, [5, 6] * 10], SamplingParams(temperature=0, seed=1, max_tokens=40, **FREE)
-    assert seen(llm.generate(prompts, params)) == seen(plain.generate(prompts, params))
-    assert llm.stats.verify_steps > 0
-    drafter: Any = llm.core.drafter  # type: ignore[attr-defined]
-    gc.collect()
-    assert isinstance(drafter, PromptLookup)
-    assert len(drafter._known) == 0
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.7])

@@ -29,7 +29,7 @@ def test_padding_rows_do_no_harm(device: torch.device) -> None:
     for slot in range(2):
         params = SamplingParams(temperature=0.7 * slot, frequency_penalty=1.0)
         request = Request(slot, (1, 2, 3), params, 100 + slot, 12, frozenset())
-        sampler.admit(slot, request)
+        sampler.admit(slot, params)
         state.admit([Begun(slot, request.seed, 0, request.params)])
         state.row[slot], state.live[slot] = slot, 1
     sampler.logprobs[2:4] = -7.0

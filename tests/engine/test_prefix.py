@@ -23,8 +23,8 @@ def hits(blocks: SharedBlocks, slot: int, text: Sequence[int]) -> int:
 def compute(blocks: SharedBlocks, slot: int, text: Sequence[int]) -> None:
     """Admit a sequence, feed it all of its text, and let it go."""
     hits(blocks, slot, text)
-    blocks.grow(slot, len(text))
-    blocks.publish(slot, text)
+    blocks.extend(slot, 0, len(text))
+    blocks.publish(slot, text, len(text))
     blocks.release(slot)
 
 
@@ -55,4 +55,4 @@ def test_full_blocks_are_found_but_for_the_last_token(length: int, found: int) -
     """The tokens of a text that its first reader computed whole: the last one's logits are always computed."""
     blocks = made()
     compute(blocks, 0, range(length))
-    assert hits(blocks, 1, range(length)) == blocks.hit_tokens == found
+    assert hits(blocks, 1, range(length)) == found

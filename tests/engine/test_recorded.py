@@ -23,8 +23,8 @@ from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.samplers import SAMPLERS
+from nanoinfer.engine.scores import PlainScores
 from nanoinfer.engines.kernels import KernelQueue
-from nanoinfer.engines.queue import EagerQueue
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
 from nanoinfer.text.samples import SampleMaker
@@ -61,13 +61,13 @@ def graph_engine(*args: Any) -> GraphEngine:
     return GraphEngine(*args, recorder=None, max_rows=ROWS)
 
 
-queue = partial(EagerQueue, budget=40, chunk=17)
+queue = partial(PlainScores, budget=40, chunk=17)
 LAYERS: dict[str, tuple[Any, str]] = {
     "1": (Engine, "none"), "2": (Engine, "dense"), "3": (Engine, "paged"),
     "device dense": (DeviceEngine, "captured dense"), "device paged": (DeviceEngine, "captured paged"),
     "late dense": (LateEngine, "captured dense"), "late paged": (LateEngine, "captured paged"),
     "graph dense": (graph_engine, "captured dense"), "graph paged": (graph_engine, "captured paged"),
-    "queue none": (partial(EagerQueue, budget=ROWS * LEN), "none"),
+    "queue none": (partial(PlainScores, budget=ROWS * LEN), "none"),
     "queue dense": (queue, "dense"), "queue paged": (queue, "ragged"),
     "queue graph dense": (partial(graph_queue, mixed=False), "captured dense"),
     "queue graph paged": (graph_queue, "captured ragged"),

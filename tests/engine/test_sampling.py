@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.engine import cpu_sampling, sampling
-from nanoinfer.engine.samplers import sample
+from nanoinfer.engine import cpu_sampling, sampling, scores
+from nanoinfer.engine.samplers import SAMPLERS, sample
 from nanoinfer.engine.sampling import gumbel, random_bits, sample_filtered, threshold
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
@@ -193,6 +193,7 @@ def test_the_cpus_sampler_sorts_few_ids(top_k: int, plain: bool, monkeypatch: py
 
 
 def test_engines_on_a_cpu_use_it(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_sampling, "sample_filtered", lambda logits, rows: torch.full((len(logits),), 7))
+    sevens = SAMPLERS._replace(filtered=lambda logits, rows: torch.full((len(logits),), 7))
+    monkeypatch.setattr(scores, "SAMPLERS", sevens)
     done = LLM(small_model, engine="dense").generate([[1, 2]], SamplingParams(top_k=5, max_tokens=2, ignore_eos=True))
     assert done[0].token_ids == (7, 7)

@@ -17,9 +17,10 @@ from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.parallel.joined import JoinedSamplers
+from nanoinfer.parallel.joined import JoinedSamplers, joined_samplers
 from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
+from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ShardedGPT2
 from tests.conftest import UNEVEN, prompts_of
@@ -155,15 +156,15 @@ def test_ranks_agree_on_what_is_captured(whole_folder: Path) -> None:
     def captured(group: Any) -> tuple[set[int], set[int], int]:
         model = part(group, whole_folder)
         cache = CapturedDense(model.config, 4, 32, CPU, torch.float32)
-        rank, asked = Rank(Shard(group.rank, group.size), group, CPU), list[bool]()
+        rank, asked = Rank(Shard(group.rank, group.size), group, CPU, Ranks([])), list[bool]()
 
         def agree(ok: bool) -> bool:
             asked.append(ok)
             return rank.agree(ok)
 
         engine = RankEngine(
-            model, cache, 4, agree=agree, recorder=Refusing(2 * group.rank), max_rows=4, budget=32,
-            samplers=rank.samplers(SAMPLERS, model, 4),
+            model, cache, 4, ranks=rank.ranks, agree=agree, recorder=Refusing(2 * group.rank), max_rows=4, budget=32,
+            samplers=joined_samplers(model, SAMPLERS, 4),
         )  # fmt: skip
         engine.shapes = []
         engine.warm_up([engine.samplers.greedy])

@@ -13,7 +13,7 @@ from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Completion
-from nanoinfer.speculate.graphs import VerifyKey
+from nanoinfer.speculate.engine import VerifyKey
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.drafting import (
@@ -33,7 +33,7 @@ from tests.engine.drafting import (
 GREEDY = {"temperature": 0, "seed": 1, **FREE}
 
 
-@pytest.fixture(params=["naive", "dense", "paged"])
+@pytest.fixture(params=["dense", "paged"])
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -160,6 +160,13 @@ class TestFrontDoor:
     def test_refused_by_name(self, small_model: GPT2, config: dict[str, Any], words: str) -> None:
         with pytest.raises(ValueError, match=words):
             LLM(small_model, engine="dense", **config)
+
+    def test_naive_keeps_what_drafts_are_verified_against(self, small_model: GPT2, plain: LLM) -> None:
+        with pytest.warns(RuntimeWarning, match="engine naive runs as engine dense does: drafts need a cache"):
+            llm = LLM(small_model, engine="naive", speculate="lookup", adaptive_drafts=False)
+        prompt, params = prompts_of([30]), SamplingParams(max_tokens=20, **GREEDY)
+        assert seen(llm.generate(prompt, params)) == seen(plain.generate(prompt, params))
+        assert (llm.engine, llm.stats.verify_steps > 0) == ("naive", True)
 
     def test_the_small_model_is_drafted_for(self) -> None:
         """By itself, which is always right, by what its texts repeat, or by what texts of its kind repeat."""

@@ -66,7 +66,6 @@ def plain(model: GPT2, asked: tuple[Any, Any]) -> list[Completion]:
 
 ROOM = {"max_batch": 8, "kv_blocks": 24, "prefix_caching": True, "preemption": True, "prefill_chunk": 7}
 ENGINES: dict[str, dict[str, Any]] = {
-    "naive": {},
     "dense": {},
     "paged": {},
     "paged, little room": ROOM,

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from nanoinfer import LLM, AsyncLLM, Completion, SamplingParams
+from nanoinfer.config import RECIPES, EngineConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.parallel import ranks as ranks_module
 from nanoinfer.parallel.rank import Rank
@@ -39,7 +40,7 @@ PATIENCE = 60  # seconds, of a busy machine
 pytestmark = pytest.mark.skipif(os.name == "nt" or not dist.is_gloo_available(), reason="needs gloo and pipes")
 
 
-@pytest.fixture(scope="module", params=["naive", "dense", "paged"])
+@pytest.fixture(scope="module", params=["dense", "paged"])
 def llm(request: pytest.FixtureRequest, whole_folder: Path) -> Iterator[LLM]:
     with LLM(whole_folder, engine=request.param, **SETTINGS) as made:
         yield made
@@ -47,12 +48,19 @@ def llm(request: pytest.FixtureRequest, whole_folder: Path) -> Iterator[LLM]:
 
 def ranks_of(llm: LLM) -> Ranks:
     assert llm.rank
-    assert llm.rank.ranks
     return llm.rank.ranks
 
 
 def processes(llm: LLM) -> list[subprocess.Popen[bytes]]:
     return ranks_of(llm).processes
+
+
+def alike(llm: LLM) -> bool:
+    """Whether all ranks hold the same rows, tokens and positions."""
+    core: Any = llm.core
+    assert llm.rank
+    with llm.rank.all_do("core.alike"):
+        return bool(core.alike())
 
 
 def same(llm: LLM, whole: GPT2, prompts: Any, params: Any) -> list[Completion]:
@@ -61,8 +69,7 @@ def same(llm: LLM, whole: GPT2, prompts: Any, params: Any) -> list[Completion]:
     print(verify_tokens(LLM(whole).forward_logits, done, params))
     one = LLM(whole, engine=llm.engine, max_batch=llm.max_batch).generate(prompts, params)
     assert [c.token_ids for c in done] == [c.token_ids for c in one]
-    assert llm.rank
-    assert llm.rank.alike(llm.core)
+    assert alike(llm)
     return done
 
 
@@ -95,8 +102,7 @@ def test_a_generation_that_is_broken_off(llm: LLM, whole: GPT2) -> None:
         next(steps)
     with pytest.raises(KeyboardInterrupt):
         steps.throw(KeyboardInterrupt)
-    assert llm.rank
-    assert llm.rank.alike(llm.core)
+    assert alike(llm)
     assert not llm.core.state.integers[:6].any()
     same(llm, whole, prompts_of([7, 3], UNEVEN.vocab_size, seed=1), GREEDY)
 
@@ -150,8 +156,7 @@ def test_pages_that_texts_share_and_rows_that_give_way(
         verify_tokens(LLM(whole).forward_logits, done + again, params * 2)
         assert llm.stats.cached_tokens > 0
         assert llm.stats.preemptions > 0
-        assert llm.rank
-        assert llm.rank.alike(llm.core)
+        assert alike(llm)
 
 
 def test_a_rank_that_is_killed_ends_all_with_the_cause(whole_folder: Path, second: Callable[[str], None]) -> None:
@@ -196,10 +201,14 @@ def test_a_rank_that_hangs(whole_folder: Path) -> None:
     llm.close()
 
 
+def test_naive_has_no_state_that_a_launch_could_change() -> None:
+    assert EngineConfig(engine="naive", tensor_parallel=2).recipe == RECIPES["dense"]
+
+
 def test_what_all_agree_on_is_a_sign_of_life() -> None:
     """A warm-up of many captures takes minutes, and nobody hangs."""
     group: Any = SimpleNamespace(least=int)
-    rank = Rank(Shard(0, 1), group, torch.device("cpu"), ranks := Ranks(1))
+    rank = Rank(Shard(0, 1), group, torch.device("cpu"), ranks := Ranks([]))
     with rank.all_do("warm_up"):
         before = ranks._watched
         assert rank.agree(True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ BUSY, QUIET = {1: 1.0, 2: 4.0, 4: 9.0}, {1: 4.0, 2: 2.5, 4: 1.0}
 
 
 class Machine:
-    """Four cores, and a clock that only steps and products move. costs: seconds of one, by the number of threads."""
+    """Four cores, and a clock that only steps move. costs: seconds of one, by the number of threads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, costs: dict[int, float]) -> None:
         self.costs, self.now, self.count, self.used = costs, 0.0, 4, [0]
@@ -23,11 +24,9 @@ class Machine:
         monkeypatch.setattr(torch, "set_num_threads", lambda count: setattr(self, "count", count))
         monkeypatch.setattr(threads.time, "perf_counter", lambda: self.now)
 
-    def steps(self, number: int) -> Iterator[int]:
-        for step in range(number):
-            self.now += self.costs[self.count]
-            self.used.append(self.count)
-            yield step
+    def step(self) -> None:
+        self.now += self.costs[self.count]
+        self.used.append(self.count)
 
 
 @pytest.fixture
@@ -35,9 +34,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch, dict(BUSY))
 
 
-def run(chooser: Threads, machine: Machine, number: int) -> None:
-    assert list(chooser.run(machine.steps(number), lambda step: "one row")) == list(range(number))
-    assert machine.count == 4  # torch has its own number between the steps
+def run(chooser: Threads, machine: Machine, number: int, rows: Callable[[int], int] = lambda step: 1) -> None:
+    """Take so many steps. rows: of each step, 0 for one that feeds prompts."""
+    for step in range(number):
+        decoded = rows(step)
+        chooser.step(SimpleNamespace(step=machine.step, fed=[()] * max(1, decoded), decoded=decoded))
+        assert machine.count == 4  # torch has its own number between the steps
 
 
 def test_what_is_fastest_is_found_and_kept(machine: Machine) -> None:
@@ -66,9 +68,9 @@ def test_a_machine_that_becomes_busy_or_quiet_is_noticed(machine: Machine) -> No
 def test_steps_of_other_shapes_are_not_compared(machine: Machine) -> None:
     """A trial begins anew where the number of rows changes, and a prompt's step is no part of one."""
     chooser = Threads()
-    list(chooser.run(machine.steps(3 * SOONEST), lambda step: step // 5))
+    run(chooser, machine, 3 * SOONEST, lambda step: 1 + step // 5)
     assert chooser.count == 4
-    list(chooser.run(machine.steps(3 * SOONEST), lambda step: None))
+    run(chooser, machine, 3 * SOONEST, lambda step: 0)
     assert chooser.count == 4
     run(chooser, machine, 7)
     assert chooser.count == 1
@@ -78,15 +80,8 @@ def test_a_number_that_is_given_is_kept_and_torch_has_its_own_after_an_error(mac
     run(Threads(fixed=2), machine, 3 * SOONEST)
     assert set(machine.used[1:]) == {2}
     with pytest.raises(ZeroDivisionError):
-        list(Threads(fixed=2).run((1 // 0 for _ in range(2)), lambda step: 1))
+        Threads(fixed=2).step(SimpleNamespace(step=lambda: 1 // 0))
     assert machine.count == 4
-
-
-def test_products_choose_at_load(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda *_: next(machine.steps(1)))
-    chooser = Threads()
-    chooser.try_products(torch.ones(2, 2))
-    assert (chooser.count, machine.count) == (1, 4)
 
 
 def test_threads_of_an_llm(small_model: GPT2) -> None:

@@ -276,7 +276,7 @@ def report(name, change=lambda llm: None, fused=True):
     print(json.dumps({
         "name": name, "warnings": [str(w.message) for w in caught if w.category is RuntimeWarning],
         "decodes": decodes(llm), "fallbacks": dict(llm.stats.fallbacks),
-        "default_stream": llm._worker.submit(
+        "default_stream": llm.loop.worker.submit(
             lambda: torch.cuda.current_stream() == torch.cuda.default_stream()).result(),
     }), flush=True)
 

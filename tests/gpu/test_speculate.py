@@ -15,7 +15,7 @@ from tests.engine.drafting import LENGTHS, MIXED, SCORED, Scripted, seen, specul
 from tests.gpu.conftest import EAGER, GRAPHS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("error::RuntimeWarning")]
-ENGINES = [("naive", None), ("fused", None), *EAGER, *GRAPHS]
+ENGINES = [("fused", None), *EAGER, *GRAPHS]
 
 
 @pytest.mark.parametrize("params", [MIXED, SCORED], ids=["samplers", "penalties and logprobs"])

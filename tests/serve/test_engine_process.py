@@ -270,7 +270,7 @@ import asyncio, sys
 from nanoinfer import SamplingParams
 from nanoinfer.remote.llm import ProcessLLM
 async def main():
-    llm = ProcessLLM({str(folder)!r}, device="cpu", max_batch=2)
+    llm = ProcessLLM({str(folder)!r}, engine="fused", device="cpu", max_batch=2)
     params = SamplingParams(max_tokens=90, ignore_eos=True, logprobs=1, prompt_logprobs=1, stop=["zzz"])
     await anext(llm.stream([[1]] * 50, params))
     print({{"torch", "numpy"}} & set(sys.modules), llm.llm.loop.process.pid, flush=True)

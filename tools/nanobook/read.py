@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanoinfer.cli.errors import Refused
-from nanoinfer.cli.terminal import Output, is_terminal, remark
+from nanoinfer.cli.terminal import is_terminal, remark, write
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -91,7 +91,7 @@ def _deck(text: Path, folder: Path) -> Path:
 
 def _open(page: Path, no_open: bool) -> int:
     """Print where a page is, and open it."""
-    Output().write(f"{page.resolve()}\n")
+    write(f"{page.resolve()}\n")
     if not no_open and not webbrowser.open(page.resolve().as_uri()):
         remark("nanoinfer: no browser could be opened; the page above can be")
     return 0
@@ -132,7 +132,7 @@ def _print(text: Path) -> int:
     if console.is_terminal:
         console.print(Markdown(plain))
     else:
-        Output().write(plain)
+        write(plain)
     return 0
 
 

@@ -12,8 +12,8 @@ from nanobook.source import code_lines
 from nanobook.syllabus import ENGINE, Syllabus, engine_root, file_of, syllabus
 from nanocourse.exercises.chapters import root
 from nanoinfer.chapters import ENGINES
+from nanoinfer.cli import terminal
 from nanoinfer.cli.errors import Refused
-from nanoinfer.cli.terminal import Output
 
 EPILOG = """\
 Examples:
@@ -22,7 +22,7 @@ nanoinfer rung 1
 
 nanoinfer rung 2 --diff
 
-nanoinfer rung 3 --to my-rung"""
+nanoinfer rung 5 --to my-rung"""
 
 WHOLE = ("__init__",)  # modules of every rung, besides those of its chapters
 DATA = {"data/gpt2.tiktoken": 1, "data/small": 1, "data/ngrams.safetensors": 7}  # from which chapter on
@@ -50,7 +50,7 @@ These are the files of chapters 1 to {number}, as they are in the whole package;
 for this folder. It needs torch, numpy, tiktoken and safetensors{triton}.
 
     python {small}
-    python -c "from nanoinfer import LLM; print(LLM().generate('Once upon a time')[0].text)"
+    python -c "from nanoinfer import LLM; print(LLM({settings}).generate('Once upon a time')[0].text)"
     python -m pytest
 
 Read in this order:
@@ -58,8 +58,17 @@ Read in this order:
 {table}
 Some names are for you, and nothing here calls them: `weights.random_model`; `none.forward_logits`, the oracle;
 `Tokenizer.decode`; `kv_numbers` and the caches' `bytes`, which say what a cache takes; and of `LLM.engine`, from
-chapter 4 on, `stats` and `warm_up(samplers)`, which captures every step ahead of time.
+chapter 4 on, `stats` and `warm_up(samplers)`, which captures every step ahead of time.{more}
 """
+# From which chapter on: settings to begin with, and what the folder holds that its front door does not use.
+SETTINGS = {
+    1: "", 5: "max_batched_tokens=64, prefill_chunk=16", 6: "engine='fused'", 7: "speculate='lookup'",
+    8: "engine='dense', tensor_parallel=2",
+}  # fmt: skip
+QUEUE = """ From chapter 5 on,
+`submit`, `cancel` and `observer` are for callers that come and go, `EngineLoop` runs an engine in a thread of its own,
+and `LLM` takes the settings of the newest class in `engines/`."""
+MORE = {1: "", 5: QUEUE, 8: f"{QUEUE} Only the whole package makes replicas and starts batches."}
 
 
 def rung(
@@ -70,12 +79,12 @@ def rung(
     """Show the files of chapters 1 to N in the order in which they are read, with lines of code; or write them."""
     table = reading_order(syllabus(), number, number if diff else 1)
     if to is None:
-        Output().write(table)
+        terminal.write(table)
         return
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise Refused(f"{to} exists and is not empty")
     write(to, number)
-    Output().write(f"{to}: read README.md first\n")
+    terminal.write(f"{to}: read README.md first\n")
 
 
 def files(book: Syllabus, number: int, first: int = 1) -> list[tuple[int, str]]:
@@ -119,7 +128,10 @@ def write(folder: Path, number: int) -> None:
     title = next(chapter.title for chapter in book.chapters if chapter.number == number)
     triton = ", and Triton on a GPU" * (number > 2)
     table = reading_order(book, number)
-    text = README.format(number=number, title=title, engine=ENGINE, triton=triton, small=small.as_posix(), table=table)
+    text = README.format(
+        number=number, title=title, engine=ENGINE, triton=triton, small=small.as_posix(), table=table,
+        settings=newest(SETTINGS, number), more=newest(MORE, number),
+    )  # fmt: skip
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 

@@ -70,4 +70,4 @@ class OneKernelReport(ResultsFile):
     exchanges: tuple[Exchange, ...] = ()
     steps: tuple[StepTime, ...] = ()
     generated: tuple[Generated, ...] = ()
-    timed: dict[str, dict[str, float]] = Field(default_factory=dict)  # as the engine's own `GraphStats.timed`
+    timed: dict[str, dict[str, float]] = Field(default_factory=dict)  # as the engine's own `ChoiceStats.timed`

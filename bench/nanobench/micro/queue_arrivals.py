@@ -20,7 +20,7 @@ from nanobench.micro.queue_records import Counted, Latency, WarmUp
 from nanoinfer import LLM
 from nanoinfer.engine.queue import Queued
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.requests import Request
+from nanoinfer.requests import Metrics, Request
 
 BINS = 100  # of the time of a run
 TOLERANCE = 0.01  # of the rate of arrivals
@@ -75,7 +75,7 @@ def arrivals(model: GPT2, load: Load) -> Iterator[ArrivalRuns]:
             OpenRun(llm, running, [], [], 0)  # one generation that is not counted
             alone = OpenRun(llm, running, [], [], load.seconds)
             beside = OpenRun(llm, running, newcomers, due, load.seconds)
-            ttft = [row.metrics().ttft_s for row in beside.newcomers]
+            ttft = [Metrics.of(row).ttft_s for row in beside.newcomers]
             asked, achieved = (  # arrivals, over the time from the first to the last
                 (len(due) - 1) / (times[-1] - times[0]) for times in (due, beside.submitted)
             )

@@ -25,6 +25,7 @@ from nanoinfer.config import RECIPES
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
+from nanoinfer.requests import Metrics
 
 CALLS = 8  # in a graph
 SHORT, LONG, ARRIVING = 10, 900, 1000  # tokens of prompts
@@ -137,7 +138,7 @@ def first_tokens(llm: LLM, prompts: list[list[int]]) -> list[float]:
     rows = [llm.core.submit(request, asked=asked) for request in llm.requests(prompts, ONE)]
     while llm.core.busy:
         llm.core.step()
-    return [row.metrics().ttft_s for row in rows]
+    return [Metrics.of(row).ttft_s for row in rows]
 
 
 def gaps(llm: LLM, running: list[int], arriving: list[int]) -> tuple[float, float]:

@@ -24,6 +24,7 @@ from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.requests import Metrics
 from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
@@ -59,7 +60,7 @@ class FixedDense:
         return [s.token_ids for s in self._run(prompts, new_tokens)]
 
     def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
-        return list(self._run(prompts, new_tokens)[0].metrics().itl_s)
+        return list(Metrics.of(self._run(prompts, new_tokens)[0]).itl_s)
 
     def _run(self, prompts: Tensor, new_tokens: int) -> list[Queued]:
         """The sequences of a whole generation, in the order of the prompts."""

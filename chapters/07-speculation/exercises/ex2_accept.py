@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn import functional
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.speculate.drafts import NONE
-from nanoinfer.speculate.engine import Run
 
 
 def accept(scores: Tensor, noise: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,16 +37,12 @@ def accept(scores: Tensor, noise: Tensor, drafts: Tensor) -> tuple[Tensor, Tenso
 def swap(mine: Function) -> Iterator[None]:
     """A step with drafts asks it, of tokens that are chosen already: each has the one score that is not 0."""
 
-    def accept(drafts: Sequence[Sequence[int]], chosen: Sequence[int]) -> list[Run]:
-        guesses = pad_sequence([torch.tensor(own, dtype=torch.int64) for own in drafts], True, NONE)  # (R, k)
-        scores = torch.zeros(len(drafts), guesses.shape[1] + 1, max(chosen) + 1)
-        run, place = torch.tensor([(row, at) for row, own in enumerate(drafts) for at in range(len(own) + 1)]).T
-        scores[run, place, torch.tensor(chosen)] = 1.0
-        tokens, counts = mine(scores, torch.zeros_like(scores), guesses)
-        kept = zip(tokens.tolist(), counts.tolist(), drafts, strict=True)
-        return [Run(row[:count], len(own)) for row, count, own in kept]
+    def accept(drafts: Tensor, chosen: Tensor) -> Tensor:
+        scores = functional.one_hot(chosen).float()  # (R, k + 1, V)
+        _, counts = mine(scores, torch.zeros_like(scores), drafts)
+        return counts - 1
 
-    with replaced("nanoinfer.speculate.engine:accept", accept):
+    with replaced("nanoinfer.speculate.verify:accept", accept):
         yield
 
 
@@ -78,7 +72,7 @@ EXERCISE = Spec(
     axes=(("tokens", "row", "place"), ("counts", "row")),
     typed=True,
     imports=("import torch", "from torch import Tensor"),
-    refuse=("nanoinfer.speculate.engine:accept", "nanoinfer.speculate.graphs:verify_step"),
+    refuse=("nanoinfer.speculate.verify:accept", "nanoinfer.speculate.verify:verify_step"),
     hints=(
         "Invariant: in the example row 0 would have chosen 1, 0, 1. Its first draft is kept, its second is not: it\n"
         "goes on by 1 and 0. The last 1 was chosen after a draft that is wrong, and says nothing. Row 1 keeps its\n"

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn import functional
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import IMPORTS, Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.engine.engine import Work
-from nanoinfer.engine.samplers import filters
 from nanoinfer.engine.sampling import gumbel
+from nanoinfer.engine.state import BatchState
+from nanoinfer.model.batch import Batch
+from nanoinfer.speculate import verify
 from nanoinfer.speculate.drafts import NONE
-from nanoinfer.speculate.engine import PlainDrafts
 
 
 def choose(logits: Tensor, run: Tensor, offset: Tensor, rows: dict[str, Tensor], drafts: Tensor) -> Tensor:
@@ -49,25 +49,27 @@ def choose(logits: Tensor, run: Tensor, offset: Tensor, rows: dict[str, Tensor],
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
     """It chooses for rows of a step with drafts that do not filter; none of these is penalised."""
-    original = PlainDrafts.choose_each
+    lay_out, original = verify.lay_out, verify.choose_each
+    drafts: list[Tensor] = []  # of the step
 
-    def choose_each(self: Any, work: list[Work], logits: Tensor) -> Tensor:
-        tokens, params, vocab = original(self, work, logits), [s.params for s, _, _ in work], logits.shape[1]
-        with logits.device:
-            new = [torch.tensor(s.tokens[len(s.request.prompt_token_ids) :]) for s, _, _ in work]
-            given = {
-                "seed": torch.tensor([s.request.seed for s, _, _ in work]), "step": torch.tensor(list(map(len, new))),
-                "temperature": torch.tensor([float(one.temperature) for one in params]),
-                "counts": torch.stack([own.bincount(minlength=vocab) for own in new]),
-                "penalty": torch.zeros(len(work)),
-            }  # fmt: skip
-            drafts = pad_sequence([torch.tensor(own, dtype=torch.int64) for own in self.drafts], True, NONE)
-            places = [(row, at) for row, own in enumerate(self.drafts) for at in range(len(own) + 1)]
-            run, offset = torch.tensor(places).T
-            plain = torch.tensor([not filters(one) for one in params])[run]
-        return torch.where(plain, mine(logits.float(), run, offset, given, drafts), tokens)
+    def note_drafts(state: BatchState, own: Tensor, *rest: Any) -> Batch:
+        drafts[:] = [own]
+        return lay_out(state, own, *rest)
 
-    with replaced("nanoinfer.speculate.engine:PlainDrafts.choose_each", choose_each):
+    def choose_each(logits: Tensor, rows: BatchState, sampler: Any) -> Tensor:
+        tokens, own = original(logits, rows, sampler), drafts[0]
+        given = {
+            "seed": rows.seed, "step": rows.step, "temperature": rows.temperature,
+            "counts": torch.zeros(len(own), logits.shape[1], dtype=torch.int64), "penalty": torch.zeros(len(own)),
+        }  # fmt: skip
+        run, offset = functional.pad(own != NONE, (1, 0), value=True).nonzero().T
+        plain = ((rows.temperature == 0) | ((rows.top_k == 0) & (rows.top_p == 1)))[run]
+        chosen = mine(logits.view(*tokens.shape, -1)[run, offset].float(), run, offset, given, own)
+        tokens[run, offset] = torch.where(plain, chosen, tokens[run, offset])
+        return tokens
+
+    step = "nanoinfer.speculate.verify"
+    with replaced(f"{step}:lay_out", note_drafts), replaced(f"{step}:choose_each", choose_each):
         yield
 
 
@@ -104,7 +106,7 @@ EXERCISE = Spec(
     axes=("place",),
     typed=True,
     imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import gumbel"),
-    refuse=("nanoinfer.speculate.engine:PlainDrafts.choose_each", "nanoinfer.engine.sampling:noisy"),
+    refuse=("nanoinfer.speculate.verify:choose_each", "nanoinfer.engine.sampling:noisy"),
     hints=(
         "Invariant: in the example row 0 is greedy, with a penalty of 2. Its id 2 was chosen once before, so that it\n"
         "stands at 2 and id 1 wins at 3. In the second place the draft 1 has been chosen once, and id 2 wins with it\n"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.engine.engine import Work
+from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch
+from nanoinfer.speculate import verify
+from nanoinfer.speculate.drafts import NONE
 
 
 def verify_batch(
@@ -50,21 +53,24 @@ def verify_batch(
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """A step with drafts asks it."""
+    """A step with drafts asks it; padding makes a rectangle of what it says."""
+    original = verify.lay_out
 
-    def lay_out(self: Any, work: list[Work]) -> Batch:
-        rows = [
-            {"slot": s.row, "length": len(s.tokens), "newest": s.tokens[-1], "left": 1 + len(own), "filled": start}
-            for (s, start, _), own in zip(work, self.drafts, strict=True)
-        ]
-        max_len = max(len(s.tokens) + 1 + len(own) for (s, _, _), own in zip(work, self.drafts, strict=True))
-        tokens, positions, cells, reads, starts = mine(rows, [list(own) for own in self.drafts], max_len)
-        slots, device = [cell // max_len for cell in cells], self.model.device
-        tensors = [torch.tensor(each, device=device) for each in (tokens, positions, slots, starts)]
-        longest = max(end - begin for begin, end in pairwise(starts))
-        return Batch(*tensors, longest, max(reads) - longest)
+    def lay_out(state: BatchState, drafts: Tensor, places: Tensor, context: int, one_by_one: int) -> Batch:
+        batch, going = original(state, drafts, places, context, one_by_one), (places[:, 0] != NONE).nonzero()[:, 0]
+        own = [[token for token in drafts[row].tolist() if token != NONE] for row in going]
+        given = zip(going.tolist(), places[going, 0].tolist(), own, strict=True)
+        rows = [_row(slot, place + 1, int(state.token[slot]), 1 + len(brought)) for slot, place, brought in given]
+        max_len = max(row["length"] + row["left"] for row in rows)
+        tokens, positions, cells, reads, starts = mine(rows, own, max_len)
+        column = torch.cat([torch.arange(end - begin) for begin, end in pairwise(starts)])
+        at = going.repeat_interleave(torch.tensor(starts).diff()) * places.shape[1] + column
+        fed = [tokens, positions, [cell // max_len for cell in cells]]
+        numbers = torch.stack([batch.token_ids, batch.positions, batch.row])  # (3, N)
+        numbers[:, at] = torch.tensor(fed)
+        return replace(batch, token_ids=numbers[0], positions=numbers[1], row=numbers[2], past=max(reads) - 1)
 
-    with replaced("nanoinfer.speculate.engine:PlainDrafts.lay_out", lay_out):
+    with replaced("nanoinfer.speculate.verify:lay_out", lay_out):
         yield
 
 
@@ -97,7 +103,7 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.speculate.engine:PlainDrafts.lay_out",),
+    refuse=("nanoinfer.speculate.verify:lay_out",),
     hints=(
         "Invariant: in the example row 0 has a text of 5 tokens, of which positions 0 to 3 were in steps. Its newest\n"
         "one is at position 4, though 6 cells of its line were written once. Row 1 may get 3 tokens, so that it\n"

@@ -9,7 +9,7 @@ from typing import Any
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.engine.scores import Scored
+from nanoinfer.engine.queue import Queued
 from nanoinfer.speculate.lookup import LONGEST
 
 
@@ -34,7 +34,7 @@ def look_up(text: list[int], longest: int, limit: int) -> list[int]:
 def swap(mine: Function) -> Iterator[None]:
     """PromptLookup asks it, of each row's whole text; its own drafts would go on after the text's end."""
 
-    def draft(self: Any, rows: Sequence[Scored], limits: Sequence[int]) -> list[list[int]]:
+    def draft(self: Any, rows: Sequence[Queued], limits: Sequence[int]) -> list[list[int]]:
         drafts = [mine(list(row.tokens), LONGEST, limit) for row, limit in zip(rows, limits, strict=True)]
         if any(len(each) > limit for each, limit in zip(drafts, limits, strict=True)):
             raise ValueError("there are more drafts than were wanted")

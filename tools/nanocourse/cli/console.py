@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from nanoinfer.cli.errors import Refused
-from nanoinfer.cli.terminal import Output, is_terminal, visible
+from nanoinfer.cli.terminal import is_terminal, visible, write
 
 T = TypeVar("T")
 EVERY_S = 4.0
@@ -25,9 +25,8 @@ class Lines:
     """Standard output, line by line. plain: no colours, on a terminal either."""
 
     def __init__(self, plain: bool) -> None:
-        self._out = Output()
         self._console: Any = None
-        if self._out.terminal and not plain:
+        if is_terminal(sys.stdout) and not plain:
             from rich.console import Console
 
             self._console = Console(highlight=False, markup=False, emoji=False)  # it looks at NO_COLOR itself
@@ -36,7 +35,7 @@ class Lines:
         """One line; its kind is told by a colour, and never by a colour alone."""
         text = visible(text.replace("\n", " "))
         if self._console is None or not kind:
-            self._out.write(text + "\n")
+            write(text + "\n")
         else:
             self._console.print(text, style=COLOURS[kind], soft_wrap=True)
 
@@ -65,17 +64,17 @@ def given(text: str | None, kinds: Sequence[Kind[T]]) -> list[T]:
 
 def ask(question: str, kind: Kind[T]) -> T | None:
     """An answer from standard input; None at its end. Asked again after one that may not be."""
-    out, typed = Output(), is_terminal(sys.stdin)
+    typed = is_terminal(sys.stdin)
     while True:
-        out.write(question)
+        write(question)
         line = sys.stdin.readline() if sys.stdin is not None else ""
         if not typed:
-            out.write("\n")
+            write("\n")
         if not line:
             return None
         if (answer := kind.parse(line)) is not None:
             return answer
-        out.write(f"   It must be {kind.allowed}.\n")
+        write(f"   It must be {kind.allowed}.\n")
 
 
 def patience() -> Callable[[str], None]:

@@ -18,7 +18,7 @@ from nanocourse.cli.guesses import predict, quiz
 from nanocourse.cli.options import HERE, ChapterNumber, Mine, Plain, folder_at, opened
 from nanocourse.cli.release import oral, release
 from nanoinfer.cli.errors import Refused
-from nanoinfer.cli.terminal import Output
+from nanoinfer.cli.terminal import write
 
 if TYPE_CHECKING:
     from nanocourse.exercises.chapters import Chapter
@@ -87,7 +87,7 @@ def check(
 
         for one, result in run_checks(folder, found, chosen, device, patience()):
             if as_json:
-                Output().write(json.dumps(result.to_json()) + "\n")
+                write(json.dumps(result.to_json()) + "\n")
             else:
                 for text, kind in result_lines(result, one, found, receipt):
                     out.line(text, kind)

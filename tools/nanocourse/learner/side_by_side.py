@@ -47,7 +47,7 @@ def last_token_bytes(llm: LLM, done: Completion) -> int:
     text = [*done.prompt_token_ids, *done.token_ids[:-1]]
     requests = llm.requests([text], SamplingParams(max_tokens=1, temperature=0))
     steps = llm.core.generate(requests)
-    size: int = llm._worker.submit(peak_bytes, lambda: list(steps)).result()  # where the engine runs, and in turn
+    size: int = llm.loop.worker.submit(peak_bytes, lambda: list(steps)).result()  # where the engine runs, and in turn
     return size
 
 
