@@ -146,7 +146,8 @@ class CapturedPaged(PagedCache):
     def plan(self, batch: Batch) -> Any:
         if not isinstance(batch, Rows):
             return super().plan(batch)
-        return PagedPlan(batch, self.places(batch), self.tables[: batch.rows], batch.positions + 1)
+        tables = self.tables[: batch.rows, : self.blocks.blocks_of(batch.past + 1)]
+        return PagedPlan(batch, self.places(batch), tables, batch.positions + 1)
 
     def bucket(self, context: int) -> int:
         """The kernel finds each sequence's length itself, so one size serves all."""

@@ -96,7 +96,7 @@ class DraftEngine(DeviceScores, ChoosingEngine):
     ) -> None:  # fmt: skip
         self.Stats = counts
         super().__init__(*args, **settings)
-        self.draft_tokens, self.adaptive, self.seconds = draft_tokens, adaptive, 0.0
+        self.draft_tokens, self.adaptive = draft_tokens, adaptive
         self.drafts: list[Ints[int]] = []  # of the work of this step; none: it is a plain one
         self.verifying = False  # whether the steps in flight have drafts
         k = draft_tokens
@@ -116,13 +116,15 @@ class DraftEngine(DeviceScores, ChoosingEngine):
     def step(self) -> list[Sequence]:
         """As the base's; steps of decoding sequences alone are timed, and looked at.
 
-        A call that only waits for the steps before counts for the next one.
+        A call that only waits counts for the step before: it waits for that one's kind. Counted for the next, waits for
+        verification would make plain steps look slow, the more so the more often the two change.
         """
         began, steps, captures = time.perf_counter(), self.stats.decode_steps, getattr(self.stats, "capture_s", 0)
         settled = super().step()
-        self.seconds += time.perf_counter() - began - getattr(self.stats, "capture_s", 0) + captures
-        seconds, self.seconds = self.seconds, 0.0 if self.fed or not self.busy else self.seconds
-        if self.adaptive and self.fed and self.stats.decode_steps > steps:
+        seconds = time.perf_counter() - began - getattr(self.stats, "capture_s", 0) + captures
+        if self.adaptive and not self.fed:
+            self.adaptive.note_wait(seconds)
+        elif self.adaptive and self.stats.decode_steps > steps:
             self.adaptive.note_step(len(self.fed), seconds, bool(self.drafts))
             if not self.drafts:
                 self.adaptive.look(self.drafter, [s for s, _, _ in self.fed], self.draft_tokens)

@@ -48,6 +48,7 @@ class Pays:
 
     def __init__(self) -> None:
         self.times: dict[int, Times] = {}  # by about how many sequences decode
+        self.noted: deque[float] = deque()  # where the last step was noted
         self.left = 0  # steps of a trial that are still to come
         self.looks = 0
 
@@ -82,8 +83,14 @@ class Pays:
     def note_step(self, rows: int, seconds: float, drafted: bool) -> None:
         """A step of so many decoding sequences took so long."""
         times = self.times.setdefault(rows.bit_length(), Times())
-        (times.drafted if drafted else times.plain).append(seconds)
+        self.noted = times.drafted if drafted else times.plain
+        self.noted.append(seconds)
         self.left -= drafted and self.left > 0
+
+    def note_wait(self, seconds: float) -> None:
+        """The step that was noted last took so much longer."""
+        if self.noted:
+            self.noted[-1] += seconds
 
     def note(self, s: Drafting, drafts: int, accepted: int) -> None:
         """Of so many drafts the first ones were accepted; the one after them was wrong, and of the rest who knows."""

@@ -155,3 +155,12 @@ def test_text_that_repeats_itself_is_drafted_and_no_other(monkeypatch: pytest.Mo
         assert llm.stats.verify_steps < 40
     else:
         assert steps[True] < steps[False] + 50 < 150
+
+
+def test_a_wait_counts_for_the_kind_of_step_that_is_waited_for() -> None:
+    pays = Pays()
+    for _ in range(TIMED):
+        pays.note_step(1, 1.0, False)
+        pays.note_step(1, 0.5, True)  # the host is done with it, the device is not
+        pays.note_wait(2.0)
+    assert pays.times[1].cost == 2.5

@@ -59,7 +59,7 @@ def outcome(seed: int, parts: dict[str, Any]) -> str | None:
     return None
 
 
-SELDOM = {"prompts always have their turn"}
+SELDOM = {"prompts always have their turn", "drafts beyond the end"}  # found by one history in hundreds
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Where the table names what does not hold, it is that which comes up."""
     what, mutate, parts = MISTAKES[name]
     mutate(monkeypatch)
-    outcomes = (outcome(seed, parts) for seed in range(200))
+    outcomes = (outcome(seed, parts) for seed in range(2000 if name in SELDOM else 200))
     assert any(found == what if what else found is not None for found in outcomes)
 
 
