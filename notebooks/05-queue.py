@@ -100,7 +100,7 @@ for budget in (1024, 256, 64, 16):
 # ## 4. Names of blocks
 #
 # **Do exercises 5.3 and 5.4 first.** Blocks hold four tokens here. Two texts begin alike for eight tokens. `reserve`
-# finds known blocks, and `grow` takes new ones (sections 6 and 7).
+# finds known blocks, and `extend` takes new ones and names those that fill (sections 6 and 7).
 
 # %%
 first, second = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [1, 2, 3, 4, 5, 6, 7, 8, 20, 21]
@@ -111,7 +111,7 @@ def shared() -> SharedBlocks:
     blocks = SharedBlocks(blocks=9, block_size=4, max_batch=3, identity=b"a model")
     for row, text in enumerate((first, second)):
         blocks.reserve(row, 12, text)
-        blocks.grow(row, len(text))
+        blocks.extend(row, 0, len(text))
     return blocks
 
 
