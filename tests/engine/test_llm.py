@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ import torch
 import nanoinfer
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import fastest
+from nanoinfer.engine import loop
 from nanoinfer.kernels.available import has_triton
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import prompts_of
@@ -150,10 +151,13 @@ def test_forward_logits(llm: LLM) -> None:
 
 
 def test_a_pace_waits_behind_each_step(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llm.loop, "pace", 0.2)
-    began = time.perf_counter()
+    """By a clock that only its waits move."""
+    waits: list[float] = []
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: sum(waits)))
+    monkeypatch.setattr(llm.loop.worker.stopping, "wait", waits.append)
+    monkeypatch.setattr(llm.loop, "pace", 60.0)
     llm.generate([1, 2], SamplingParams(max_tokens=3, ignore_eos=True))
-    assert time.perf_counter() - began >= 0.4
+    assert sum(waits) >= 3 * 60 - 1e-6
 
 
 def test_closed() -> None:
@@ -202,7 +206,6 @@ def test_the_front_door_loads_nothing_heavy() -> None:
     """Neither its names nor a refused argument."""
     code = """
 import sys
-import time
 from nanoinfer import LLM, SamplingParams, Completion, Piece
 try:
     LLM(engine="no such engine")
