@@ -151,13 +151,13 @@ def test_forward_logits(llm: LLM) -> None:
 
 
 def test_a_pace_waits_behind_each_step(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that only its waits move."""
+    """By a clock that only its waits move. The last wait is behind the text, which is handed over before it."""
     waits: list[float] = []
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: sum(waits)))
     monkeypatch.setattr(llm.loop.worker.stopping, "wait", waits.append)
     monkeypatch.setattr(llm.loop, "pace", 60.0)
     llm.generate([1, 2], SamplingParams(max_tokens=3, ignore_eos=True))
-    assert sum(waits) >= 3 * 60 - 1e-6
+    assert sum(waits) >= 2 * 60 - 1e-6
 
 
 def test_closed() -> None:
