@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from nanoinfer.engine.samplers import cheapest
 from nanoinfer.engine.sampling import Choices
 from nanoinfer.engine.state import Fetch, upload
 from nanoinfer.model.batch import Batch
-from nanoinfer.model.gpt2 import GPT2, Cache
+from nanoinfer.model.gpt2 import GPT2, Attend, Cache
 
 SCORING = 3  # which of `AllSamplers` serves rows with penalties or logprobs
 
@@ -42,9 +41,12 @@ class ScoringModel:
         return getattr(self.model, name)
 
     def __call__(self, batch: Batch, cache: Cache) -> Tensor:
-        hidden = self.model.hidden(batch, partial(cache.attend, cache.plan(batch)))  # (N, C)
+        return type(self.model).forward(self, batch, cache)  # type: ignore[arg-type]  # over this one's `hidden`
+
+    def hidden(self, batch: Batch, attend: Attend) -> Tensor:
+        hidden = self.model.hidden(batch, attend)  # (N, C)
         self.scores = prompt_logprobs(self.model, hidden[self.scored_at], self.next_ids)
-        return self.model.head(batch.last(hidden))
+        return hidden
 
 
 @contextmanager

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine import cpu_sampling
-from nanoinfer.engine.choice_stats import ChoiceStats
 from nanoinfer.engine.samplers import SAMPLERS, Samplers
 from nanoinfer.engine.stats import Stats
 from nanoinfer.engines.kernels import KernelMaker
@@ -37,16 +35,19 @@ class DraftMaker(KernelMaker):
         super().__init__(*args, **settings)
         self.speculate, self.draft_tokens, self.adaptive, self.seed = speculate, draft_tokens, adaptive_drafts, seed
         if speculate is not None:
-            self.keep_state(DraftEngine, ChoiceStats)
+            self.keep_state(DraftEngine)
             self.captured_pages = VerifiedPaged
 
-    def keep_state(self, kind: Any, counts: type[Stats]) -> None:
-        """Keep the state of sequences on the device in every engine. Naive keeps nothing: it is made as dense is.
-
-        counts: of engines that record steps.
-        """
-        self.device_state, self.on_device = True, partial(kind, counts=counts if self.graphs else Stats)
+    def keep_state(self, kind: Any) -> None:
+        """Keep the state of sequences on the device in every engine. Naive keeps nothing: it is made as dense is."""
+        self.device_state, self.on_device = True, kind
         self.kind = "dense" if self.kind == "naive" else self.kind
+
+    def make(self) -> Any:
+        engine = super().make()
+        if not self.graphs:
+            engine.stats = Stats()  # nothing is recorded, and nothing counted of it
+        return engine
 
     def recording(self) -> dict[str, Any]:
         return super().recording() if self.graphs else {"recorder": None, "max_rows": 0, "lag": 0}

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from nanoinfer.engine.samplers import Samplers
-from nanoinfer.engine.stats import GraphStats
 from nanoinfer.engines.drafts import DraftMaker
 from nanoinfer.parallel.joined import joined_samplers
 from nanoinfer.parallel.leader import RankEngine
@@ -24,7 +23,7 @@ class RankMaker(DraftMaker):
         super().__init__(*args, **settings)
         self.rank = rank
         if rank:
-            self.keep_state(partial(RankEngine, ranks=rank.ranks, agree=rank.agree), GraphStats)
+            self.keep_state(partial(RankEngine, ranks=rank.ranks, agree=rank.agree))
 
     def samplers(self) -> Any:
         if not self.rank:

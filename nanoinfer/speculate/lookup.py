@@ -67,7 +67,7 @@ def followed(text: str, lengths: Sequence[int]) -> str:
 
 
 class PromptLookup:
-    """A `DeviceDrafter` by the n-grams of each row's own text, prompt and new tokens.
+    """A `Drafter` by the n-grams of each row's own text, prompt and new tokens, within a captured step too.
 
     texts: (max_batch + 1, ...) of rows and of the dummy row, with room for what a step may choose at a text's end.
     """
@@ -95,12 +95,17 @@ class PromptLookup:
         return agreeing(guess, text[-most:])
 
     def propose(self, rows: Tensor, positions: Tensor, k: int) -> Tensor:
+        """Drafts (B, k) of rows (B,) of the batch state, whose newest tokens stand at positions (B,); NONE for none."""
         return self._look_up(self.texts, rows, positions, k)
 
     def note(self, rows: Tensor, places: Tensor, tokens: Tensor) -> None:
+        """A step has chosen these tokens (B, k + 1) for these places of texts; of the dummy row what is of no use."""
         self.texts[rows, places] = tokens
 
     def learn(self, rows: Sequence[Row]) -> None:
+        """These rows have the tokens that the host knows, of which `learned` are on the device. No step in flight
+        drafts; before one does, all are known.
+        """
         places: list[Tensor] = []
         tokens, width = array("q"), self.texts.shape[1]
         for row in rows:
@@ -118,5 +123,6 @@ class PromptLookup:
         return row.tokens
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Rows of the batch are to be known by other numbers."""
         source, target = upload([sources, targets], torch.int64, self.texts.device)
         self.texts[target] = self.texts[source]
