@@ -193,11 +193,5 @@ class EngineConfig:
 
     @property
     def recipe(self) -> Recipe:
-        """What the engine is made of; `engine` must not be "auto" any more.
-
-        Drafts are verified, and ranks are told of steps, where sequences have a state on the device. Engine naive has
-        none: it is made as engine dense is then.
-        """
-        recipe = RECIPES[self.engine]
-        kept = recipe.cache == "naive" and (self.speculate is not None or self.tensor_parallel > 1)
-        return RECIPES["dense"] if kept else recipe
+        """What the engine is made of; `engine` must not be "auto" any more."""
+        return RECIPES[self.engine]

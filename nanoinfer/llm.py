@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
@@ -20,7 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig, Facts, fastest
+from nanoinfer.config import EngineConfig, Facts, fastest
 from nanoinfer.engine.loop import CLOSED, EngineLoop, Mailbox
 from nanoinfer.requests import SAMPLES_LIMIT, Completion, Piece, Request, SamplingParams
 
@@ -90,27 +89,24 @@ class LLM:
         """What was left to this machine and to how requests come. ValueError for what the machine cannot do."""
         from nanoinfer.kernels.available import has_triton
 
-        on_gpu = device.type == "cuda"
+        on_gpu, compiles = device.type == "cuda", has_triton()
         if config.engine == "auto":
-            config = replace(config, engine=fastest(on_gpu, has_triton(), config.tensor_parallel))
-        if self._serves and config.recipe.cache == "paged":
+            config = replace(config, engine=fastest(on_gpu, compiles, config.tensor_parallel))
+        paged = config.recipe.cache == "paged"
+        if self._serves and paged:
             shares, preempts = config.prefix_caching is not False, config.preemption is not False
             config = replace(config, prefix_caching=shares, preemption=preempts)
-        if config.recipe.cache == "paged" and on_gpu and not has_triton():
+        if paged and on_gpu and not compiles:
             what = f"engine {config.engine} needs Triton on a GPU"
             raise ValueError(f"{what}: pip install triton, or use an engine dense")
-        if config.engine == "naive" and config.recipe.cache != "naive":
-            why = "drafts" if config.speculate is not None else "ranks"
-            warnings.warn(f"engine naive runs as engine dense does: {why} need a cache", RuntimeWarning, stacklevel=4)
-        if config.fused and not (on_gpu and has_triton()):
+        if config.fused and not (on_gpu and compiles):
             raise ValueError("fused kernels need a CUDA GPU and Triton")
         return config
 
     def _make(self, model: str | Path | GPT2, revision: str | None, device: torch.device) -> None:
         """Load the model, and put all together."""
-        from nanoinfer.capacity import batched_tokens
         from nanoinfer.devices import choose_dtype
-        from nanoinfer.make import default_max_batch, make_engine
+        from nanoinfer.make import make_engine
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
         from nanoinfer.text.samples import SampleMaker
@@ -121,44 +117,26 @@ class LLM:
         if not isinstance(model, GPT2):
             load = rank.part.load if rank else load_model
             model = load(model, device, choose_dtype(config.dtype, device), seed=config.seed, revision=revision)
-        self.model, context = model, model.config.n_positions
+        self.model, shape, context = model, model.config, model.config.n_positions
         if config.max_len is not None and config.max_len > context:
             raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {config.max_len}")
         self.engine, self.max_len = config.engine, config.max_len or context
-        most, fits = config.max_batched_tokens or MAX_BATCH, default_max_batch(config, self.model, self.max_len)
-        self.max_batch = config.max_batch or min(most, rank.least(fits) if rank else fits)
-        # Naive reads whole texts at every step: a prompt in pieces would be read again with each.
-        most = self.max_batch * self.max_len if config.recipe.cache == "naive" else batched_tokens(device)
-        self.max_batched_tokens = config.max_batched_tokens or max(most, self.max_batch)
-        self.tokenizer = gpt2_tokenizer()
-        self.core = make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens, rank)
-        self.stats: Stats = self.core.stats
-        self._check = self.core.check
-        shape, seeds = self.model.config, random.Random(config.seed)
+        self.tokenizer, seeds = gpt2_tokenizer(), random.Random(config.seed)
         self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
-        self.facts = self._facts(name, device)
+        self.core = core = make_engine(config, model, self.max_len, rank)
+        self.stats: Stats = core.stats
+        self._check, self.max_batch, self.max_batched_tokens = core.check, len(core.free), core.budget
+        self.facts = Facts(
+            name, self.engine, str(device), str(model.dtype).removeprefix("torch."), self.max_batch, self.max_len,
+            shape.vocab_size, tuple(shape.end_of_text), core.gauges.blocks, config.block_size if core.blocks else 0,
+        )  # fmt: skip
         if device.type == "cuda":
-            self.loop = EngineLoop(self.core)
+            self.loop = EngineLoop(core)
         else:
             threads = Threads(rank.threads(config.threads) if rank else config.threads)
-            self.loop = EngineLoop(self.core, threads.step)
+            self.loop = EngineLoop(core, threads.step)
         if rank:
             rank.begin(self.loop)
-
-    def _facts(self, name: str, device: torch.device) -> Facts:
-        shape = self.model.config
-        return Facts(
-            model=name,
-            engine=self.engine,
-            device=str(device),
-            dtype=str(self.model.dtype).removeprefix("torch."),
-            max_batch=self.max_batch,
-            max_len=self.max_len,
-            vocab_size=shape.vocab_size,
-            end_of_text=tuple(shape.end_of_text),
-            blocks=self.core.gauges.blocks,
-            block_size=self.config.block_size if getattr(self.core.cache, "blocks", None) else 0,
-        )
 
     def _join(self, model: Any, revision: str | None, device: torch.device) -> Rank:
         """Be the first of several ranks, and start the others."""
@@ -241,7 +219,7 @@ class LLM:
         on_capture: called after each capture with how many of how many are done.
         """
         self._check_open()
-        if RECIPES[self.engine].launch == "graph":
+        if self.config.recipe.launch == "graph":
             self.loop.worker.submit(self._warm_up, on_capture).result()
 
     def _warm_up(self, on_capture: Callable[[int, int], None] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,15 @@ class DraftMaker(KernelMaker):
         super().__init__(*args, **settings)
         self.speculate, self.draft_tokens, self.adaptive, self.seed = speculate, draft_tokens, adaptive_drafts, seed
         if speculate is not None:
-            self.keep_state(DraftEngine)
+            self.keep_state(DraftEngine, "drafts")
             self.captured_pages = VerifiedPaged
 
-    def keep_state(self, kind: Any) -> None:
+    def keep_state(self, kind: Any, what: str) -> None:
         """Keep the state of sequences on the device in every engine. Naive keeps nothing: it is made as dense is."""
         self.device_state, self.on_device = True, kind
-        self.kind = "dense" if self.kind == "naive" else self.kind
+        if self.kind == "naive":
+            self.kind = "dense"
+            warnings.warn(f"engine naive runs as engine dense does: {what} need a cache", RuntimeWarning, stacklevel=6)
 
     def make(self) -> Any:
         engine = super().make()

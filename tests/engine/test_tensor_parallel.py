@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 from nanoinfer import LLM, AsyncLLM, Completion, SamplingParams
-from nanoinfer.config import RECIPES, EngineConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.parallel import ranks as ranks_module
 from nanoinfer.parallel.rank import Rank
@@ -199,10 +198,6 @@ def test_a_rank_that_hangs(whole_folder: Path) -> None:
         llm.generate([[1, 2]], GREEDY)
     assert process.returncode == -signal.SIGKILL
     llm.close()
-
-
-def test_naive_has_no_state_that_a_launch_could_change() -> None:
-    assert EngineConfig(engine="naive", tensor_parallel=2).recipe == RECIPES["dense"]
 
 
 def test_what_all_agree_on_is_a_sign_of_life() -> None:
