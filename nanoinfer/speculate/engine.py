@@ -102,8 +102,8 @@ class DraftEngine(DeviceScores, ChoosingEngine):
     def begin_with(self, drafter: Drafter) -> None:
         """Take drafts from this one, while no sequence runs."""
         self.drafter: Any = drafter
-        self.texts = drafter if isinstance(drafter, PromptLookup) else None
-        self.within = self.texts if self.recorder is not None else None  # who drafts within steps
+        recorded = self.recorder is not None and isinstance(drafter, PromptLookup)
+        self.within: Any = drafter if recorded else None  # who drafts within steps
 
     def leave(self, s: Any) -> None:
         s.learned = 0
@@ -203,8 +203,8 @@ class DraftEngine(DeviceScores, ChoosingEngine):
 
     def place(self, step: Launch) -> None:
         super().place(step)
-        if step.sources and self.texts:
-            self.texts.move(step.sources, step.targets)
+        if step.sources and self.within:
+            self.within.move(step.sources, step.targets)
 
     def prefill(self, prefill: Any, sampler: Sampler) -> Tensor:
         """Verify drafts: return the lines (live, ...) of `verify_step`, with a recording if there is one."""
