@@ -40,7 +40,7 @@ def swap(mine: Function) -> Iterator[None]:
             raise ValueError("there are more drafts than were wanted")
         return drafts
 
-    with replaced("nanoinfer.speculate.lookup:PromptLookup.draft", draft):
+    with replaced("nanoinfer.speculate.lookup:Repeats.draft", draft):
         yield
 
 
@@ -68,7 +68,7 @@ EXERCISE = Spec(
     tolerance=1e-9,
     imports=(),
     swap=swap,
-    refuse=("nanoinfer.speculate.lookup:look_up", "nanoinfer.speculate.lookup:PromptLookup.draft"),
+    refuse=("nanoinfer.speculate.lookup:look_up", "nanoinfer.speculate.lookup:Repeats.draft"),
     hints=(
         "Invariant: in the example 8, 2, 3 stands nowhere else, so three tokens are too many. 2, 3 stands twice\n"
         "before the end, and what counts is the second time: 9, 8, 2, 3 follow.",
