@@ -152,8 +152,10 @@ class LLM:
         prompts: text or token ids, or a list of these. params: one for all, one a prompt, or None for the defaults.
         Raises ValueError for a bad prompt, before anything is computed.
         """
-        asked = time.perf_counter()
-        done = list(self._run(partial(self.requests, prompts, params), asked, self._completion))
+        from nanoinfer.outputs import completion
+
+        asked, record = time.perf_counter(), partial(completion, tokenizer=self.tokenizer)
+        done = list(self._run(partial(self.requests, prompts, params), asked, record))
         # By numbers: as many new tuples would set off a collection of garbage.
         return sorted(done, key=lambda completion: completion.index * SAMPLES_LIMIT + completion.sample)
 
@@ -196,11 +198,6 @@ class LLM:
         finally:
             self.loop.cancel(list(left))
             self.loop.leave(mailbox)
-
-    def _completion(self, row: Row) -> Completion:
-        from nanoinfer.outputs import completion
-
-        return completion(row, self.tokenizer)
 
     def requests(self, prompts: Any, params: Any = None) -> list[Request]:
         """The checked requests that `generate` makes of these prompts. ValueError for a bad prompt.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine import cpu_sampling
@@ -69,7 +69,7 @@ class DraftMaker(KernelMaker):
 
     def drafter(self) -> Drafter:
         """Who drafts. ValueError for a draft model of another vocabulary, or one without room."""
-        model, draft, ours = self.model, self.speculate, self.model.config.vocab_size
+        model, ours, draft = self.model, self.model.config.vocab_size, cast(Any, self.speculate)
         if draft == LOOKUP:
             return PromptLookup(self.max_batch, self.max_len, self.draft_tokens, model.device)
         if draft == NGRAM:
@@ -77,8 +77,6 @@ class DraftMaker(KernelMaker):
                 what = f"speculate {NGRAM!r} drafts for GPT-2's vocabulary"
                 raise ValueError(f"{what} of {VOCABULARY} tokens, not {ours}")
             return RepeatsOrNGrams(NGrams.load())
-        if not isinstance(draft, str | Path | GPT2):
-            raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {draft!r}")
         if not isinstance(draft, GPT2):
             draft = load_model(draft, model.device, model.dtype, seed=self.seed)
         if ours != (theirs := draft.config.vocab_size):

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -78,7 +79,7 @@ class Ranks:
     def check(self) -> None:
         """Raise what they have ended with, if they have."""
         if self.cause:
-            raise _again(self.cause)
+            raise copy(self.cause) from self.cause
 
     def failed(self, error: BaseException) -> BaseException:
         """This rank has failed: end all. What to raise: this error, or the end of another rank that is behind it."""
@@ -86,7 +87,7 @@ class Ranks:
             return error
         self._over.wait(2 * GRACE)
         self._end(error)
-        return error if self.cause in (error, None) else _again(self.cause)
+        return error if self.cause in (error, None) else copy(self.cause)
 
     @contextmanager
     def watched(self, what: str) -> Iterator[None]:
@@ -165,10 +166,3 @@ def _of(rank: int, raised: Raised) -> BaseException:
     failed = RuntimeError(f"rank {rank} has failed: {raised.text}")
     failed.__cause__ = error.__cause__
     return failed
-
-
-def _again(cause: BaseException) -> BaseException:
-    """The same once more, for another who waits."""
-    error = type(cause)(*cause.args)
-    error.__cause__ = cause
-    return error

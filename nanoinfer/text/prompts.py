@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from nanoinfer.model.config import END_OF_TEXT
 from nanoinfer.records import BYTES, Request, SamplingParams
@@ -27,6 +27,7 @@ class RequestMaker:
     vocab_size: int
     seeds: random.Random
     end_of_text: Sequence[int] = (END_OF_TEXT,)
+    Params: ClassVar[Any] = SamplingParams  # its defaults are those of prompts that bring none
 
     def requests(self, prompts: Any, params: Any) -> list[Any]:
         """The requests of one call, in the order of its prompts.
@@ -35,7 +36,7 @@ class RequestMaker:
         """
         items = prompt_list(prompts)
         if params is None or isinstance(params, SamplingParams):
-            params = [params or self.default()] * len(items)
+            params = [params or self.Params()] * len(items)
         if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
             raise ValueError(f"params must be SamplingParams, or a list with one a prompt, not {params!r}")
         if len(params) != len(items):
@@ -60,11 +61,6 @@ class RequestMaker:
         if length >= self.max_len:
             raise ValueError(f"{name} has {length} tokens and no room for a new one: the context is {self.max_len}")
         return min(params.max_tokens, self.max_len - length)
-
-    @staticmethod
-    def default() -> SamplingParams:
-        """The parameters of prompts that bring none."""
-        return SamplingParams()
 
     def make(self, index: int, token_ids: tuple[int, ...], params: SamplingParams, limit: int) -> Any:
         """The request of one prompt."""
