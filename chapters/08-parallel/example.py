@@ -180,7 +180,7 @@ def killed() -> None:
     params = SamplingParams(max_tokens=200, temperature=0, ignore_eos=True)
     with LLM(engine="dense", tensor_parallel=2, device="cpu", threads=1, max_batch=1, max_len=256) as llm:
         assert llm.rank
-        stream, (other,) = llm.stream("Once upon a time", params), llm.rank.ranks.processes
+        stream, (other,) = llm.stream("Once upon a time", params), llm.rank.processes
         text = "".join(next(stream).text for _ in range(6))
         os.kill(other.pid, signal.SIGKILL)
         try:

@@ -23,7 +23,7 @@ class RankMaker(DraftMaker):
         super().__init__(*args, **settings)
         self.rank = rank
         if rank:
-            self.keep_state(partial(RankEngine, ranks=rank.ranks, agree=rank.agree), "ranks")
+            self.keep_state(partial(RankEngine, ranks=rank, agree=rank.agree), "ranks")
 
     def samplers(self) -> Any:
         if not self.rank:
