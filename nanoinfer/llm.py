@@ -7,7 +7,6 @@ not at all, holds up nobody.
 
 from __future__ import annotations
 
-import random
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -110,19 +109,15 @@ class LLM:
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
         from nanoinfer.text.samples import SampleMaker
-        from nanoinfer.text.tokenizer import gpt2_tokenizer
         from nanoinfer.threads import Threads
 
         config, rank, name = self.config, self.rank, "GPT2" if isinstance(model, GPT2) else str(model)
         if not isinstance(model, GPT2):
             load = rank.part.load if rank else load_model
             model = load(model, device, choose_dtype(config.dtype, device), seed=config.seed, revision=revision)
-        self.model, shape, context = model, model.config, model.config.n_positions
-        if config.max_len is not None and config.max_len > context:
-            raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {config.max_len}")
-        self.engine, self.max_len = config.engine, config.max_len or context
-        self.tokenizer, seeds = gpt2_tokenizer(), random.Random(config.seed)
-        self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
+        self.model, shape, self.engine = model, model.config, config.engine
+        self._maker: SampleMaker = SampleMaker.of(shape, config.max_len, config.seed)
+        self.tokenizer, self.max_len = self._maker.tokenizer, self._maker.max_len
         self.core = core = make_engine(config, model, self.max_len, rank)
         self.stats: Stats = core.stats
         self._check, self.max_batch, self.max_batched_tokens = core.check, len(core.free), core.budget

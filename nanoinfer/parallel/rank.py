@@ -16,7 +16,7 @@ import torch
 import torch.distributed
 
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import open_model
+from nanoinfer.model.weights import model_config
 from nanoinfer.parallel.ranks import Ranks, Start
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
@@ -90,10 +90,8 @@ def lead(
     first = device.index or 0
     if device.type == "cuda" and (count := torch.cuda.device_count()) < first + size:
         raise ValueError(f"tensor_parallel {size} needs {first + size} CUDA devices, but there are {count}")
-    with open_model(model, 0, revision) as (whole, _):
-        pass
-    if whole.n_head < size:
-        raise ValueError(f"tensor_parallel must be at most the model's {whole.n_head} heads, not {size}")
+    if (heads := model_config(model, revision).n_head) < size:
+        raise ValueError(f"tensor_parallel must be at most the model's {heads} heads, not {size}")
     store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
     rank = Rank([Start(kind, other, store.port, model, revision, settings) for other in range(1, size)])
     try:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from nanoinfer.model.config import END_OF_TEXT
+from nanoinfer.model.config import END_OF_TEXT, ModelConfig
 from nanoinfer.records import BYTES, Request, SamplingParams
-from nanoinfer.text.tokenizer import Tokenizer
+from nanoinfer.text.tokenizer import Tokenizer, gpt2_tokenizer
 
 Prompt = str | Sequence[int]
 
@@ -28,6 +28,14 @@ class RequestMaker:
     seeds: random.Random
     end_of_text: Sequence[int] = (END_OF_TEXT,)
     Params: ClassVar[Any] = SamplingParams  # its defaults are those of prompts that bring none
+
+    @classmethod
+    def of(cls, shape: ModelConfig, max_len: int | None, seed: int) -> Any:
+        """For a model of that shape. max_len: None takes its context. ValueError for more."""
+        context = shape.n_positions
+        if max_len is not None and not 1 < max_len <= context:
+            raise ValueError(f"max_len must be from 2 to the model's context of {context} tokens, not {max_len}")
+        return cls(gpt2_tokenizer(), max_len or context, shape.vocab_size, random.Random(seed), shape.end_of_text)
 
     def requests(self, prompts: Any, params: Any) -> list[Any]:
         """The requests of one call, in the order of its prompts.

@@ -46,10 +46,9 @@ from nanoinfer.capacity import free_memory
 from nanoinfer.config import EngineConfig
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.config import PRESETS, ModelConfig
-from nanoinfer.model.files import model_config
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.hub import HUB_NAMES
-from nanoinfer.model.weights import load_model
+from nanoinfer.model.weights import load_model, model_config
 
 Say = Callable[[str], None]
 Progress = Callable[[float, str], object]  # the share that is done, and what is left in words

@@ -17,7 +17,7 @@ from nanobench.micro.queue_load import greedy, ids, say
 from nanobench.micro.ranks_reduce import Reduced, measure_reduces
 from nanoinfer import LLM
 from nanoinfer.devices import choose_device
-from nanoinfer.model.files import model_config
+from nanoinfer.model.weights import model_config
 from nanoinfer.requests import Completion
 
 SEED = 7
