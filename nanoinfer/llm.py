@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
+    from nanoinfer.text.tokenizer import Tokenizer
 
     Prompts = Prompt | Sequence[Prompt]
     Params = SamplingParams | Sequence[SamplingParams] | None
@@ -117,7 +118,8 @@ class LLM:
             model = load(model, device, choose_dtype(config.dtype, device), seed=config.seed, revision=revision)
         self.model, shape, self.engine = model, model.config, config.engine
         self._maker: SampleMaker = SampleMaker.of(shape, config.max_len, config.seed)
-        self.tokenizer, self.max_len = self._maker.tokenizer, self._maker.max_len
+        self.tokenizer: Tokenizer = self._maker.tokenizer
+        self.max_len = self._maker.max_len
         self.core = core = make_engine(config, model, self.max_len, rank)
         self.stats: Stats = core.stats
         self._check, self.max_batch, self.max_batched_tokens = core.check, len(core.free), core.budget
