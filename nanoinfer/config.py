@@ -166,8 +166,11 @@ class EngineConfig:
                 raise ValueError(f"{what}: use engine paged, paged-graph or fused, not {self.engine}")
         if self.speculate is not None and (not self.speculate or isinstance(self.speculate, bool | int | float)):
             raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {self.speculate!r}")
-        if self.tensor_parallel > 1:
-            self._check_parallel()
+        if self.tensor_parallel > 1 and self.engine in ("fused", "persistent"):
+            what = f"engine {self.engine} runs on one device alone"
+            raise ValueError(f"{what}: leave tensor_parallel out, or use paged-graph")
+        if self.tensor_parallel > 1 and self.speculate is not None:
+            raise ValueError("speculate works on one device alone: leave tensor_parallel out")
 
     def _check_values(self) -> None:
         for field in fields(self):
@@ -183,13 +186,6 @@ class EngineConfig:
             raise ValueError(f"max_batched_tokens must be a whole number of at least {least}, not {tokens}")
         if self.block_size & (self.block_size - 1):
             raise ValueError(f"block_size must be a power of two from 16 to 256, not {self.block_size}")
-
-    def _check_parallel(self) -> None:
-        if self.engine in ("fused", "persistent"):
-            what = f"engine {self.engine} runs on one device alone"
-            raise ValueError(f"{what}: leave tensor_parallel out, or use paged-graph")
-        if self.speculate is not None:
-            raise ValueError("speculate works on one device alone: leave tensor_parallel out")
 
     @property
     def recipe(self) -> Recipe:
