@@ -149,10 +149,8 @@ class LLM:
         prompts: text or token ids, or a list of these. params: one for all, one a prompt, or None for the defaults.
         Raises ValueError for a bad prompt, before anything is computed.
         """
-        from nanoinfer.outputs import completion
-
-        asked, record = time.perf_counter(), partial(completion, tokenizer=self.tokenizer)
-        done = list(self._run(partial(self.requests, prompts, params), asked, record))
+        pieces = self._run(partial(self.requests, prompts, params), time.perf_counter(), every_token=False)
+        done = [piece.completion for piece in pieces if piece.completion]
         # By numbers: as many new tuples would set off a collection of garbage.
         return sorted(done, key=lambda completion: completion.index * SAMPLES_LIMIT + completion.sample)
 
@@ -162,35 +160,27 @@ class LLM:
         The prompts are checked now, and computed from the first piece that is read on, however slowly the others are.
         Closing the iterator cancels what is left.
         """
+        asked, requests = time.perf_counter(), self.requests(prompts, params)
+        return self._run(lambda: requests, asked, every_token=True)
+
+    def _run(self, make: Callable[[], list[Request]], asked: float, every_token: bool) -> Generator[Piece, None, None]:
+        """Make the requests and submit them; yield each token as the engine goes on, or each row once it has ended."""
         from nanoinfer.outputs import RowReader
 
-        asked, readers = time.perf_counter(), {}
-        requests = self.requests(prompts, params)
-
-        def piece(row: Row) -> Piece:
-            if row not in readers:
-                readers[row] = RowReader(row, self.tokenizer)
-            return readers[row].piece(1)
-
-        return self._run(lambda: requests, asked, piece, every_token=True)
-
-    def _run(
-        self, make: Callable[[], list[Request]], asked: float, record: Callable[[Row], Any], every_token: bool = False
-    ) -> Generator[Any, None, None]:
-        """Make the requests and submit them; yield records of their tokens, or of their ends, as the engine goes on."""
         self._check_open()
         posted: SimpleQueue[list[Row]] = SimpleQueue()
         mailbox = Mailbox(posted.put)
-        left = set(self.loop.submit(make(), mailbox, asked, every_token))
+        left: dict[Row, Any] = dict.fromkeys(self.loop.submit(make(), mailbox, asked, every_token))
         try:
             while left:
                 for row in _next(posted):
                     if row.cancelled:
                         raise row.cancelled
-                    made = record(row)
-                    if isinstance(made, Completion) or made.completion is not None:
-                        left.discard(row)  # to be freed now, while the engine works, and not all of them at the end
-                    yield made
+                    reader = left[row] = left[row] or RowReader(row, self.tokenizer)
+                    piece = reader.piece(1 if every_token else reader.unread)
+                    if piece.completion:
+                        del left[row], reader  # freed now, while the engine works, and not all of them at the end
+                    yield piece
                     self._check_open()
         finally:
             self.loop.cancel(list(left))

@@ -49,12 +49,16 @@ class RowReader:
         row, request, begin = self._row, self._row.request, self._read
         reason = row.finish_reason  # ahead of the tokens: where it is set, all of them are there
         ids, text = self._take(tokens)
-        logprobs = _records(row.logprobs[begin : self._read], request.params.logprobs)
-        prompt, self._begun = None if self._begun else _of_prompt(row), True
         done = None
         if reason and not self.unread:
             text += self._stream.finish()
             done = self.completion()
+        if done and not self._begun:  # all of it at once
+            logprobs, prompt = done.logprobs, done.prompt_logprobs
+        else:
+            logprobs = _records(row.logprobs[begin : self._read], request.params.logprobs)
+            prompt = None if self._begun else _of_prompt(row)
+        self._begun = True
         return Piece(request.index, ids, text, reason if done else None, done, request.sample, logprobs, prompt)
 
     def _take(self, tokens: int) -> tuple[tuple[int, ...], str]:

@@ -226,7 +226,7 @@ class Refuses:
 
 
 def _captures(group: Any) -> tuple[list[int], list[int]]:
-    part = PartOf(Shard(group.rank, group.size), group)
+    part = PartOf(group)
     model = part.load("small", run.CPU, torch.float32)
     kv = CapturedDense(model.config, 4, 32, run.CPU, torch.float32)
     settings = ALONE | {"agree": lambda ok: group.least(ok) == 1, "recorder": Refuses(2 * group.rank), "max_rows": 4}

@@ -25,7 +25,6 @@ from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.parallel.joined import JoinedSamplers
-from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
@@ -177,7 +176,7 @@ def new_ids(
 
 @torch.inference_mode()
 def _generate(group: Any, part: type[Part], heat: float, samplers: type[JoinedSamplers]) -> list[int]:
-    model = part(Shard(group.rank, group.size), group).load("small", CPU, torch.float64)
+    model = part(group).load("small", CPU, torch.float64)
     assert isinstance(model, ShardedGPT2)
     joined, rows = samplers(model, SAMPLERS), BatchState.empty(1, CPU).at(slice(0, 1))
     rows.temperature.fill_(heat)

@@ -18,7 +18,6 @@ import torch.distributed
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import model_config
 from nanoinfer.parallel.ranks import Ranks, Start
-from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
 
 if TYPE_CHECKING:
@@ -34,17 +33,12 @@ class Rank(Ranks):
 
     def meet(self, group: Group, device: torch.device) -> None:
         """Go on together."""
-        self.group, self.device, self.shard = group, device, Shard(group.rank, group.size)
-        self.abort = group.abort
-
-    @property
-    def part(self) -> PartOf:
-        """What loads its part of a model."""
-        return PartOf(self.shard, self.group)
+        self.group, self.device, self.abort = group, device, group.abort
+        self.part = PartOf(group)  # loads its part of a model
 
     def threads(self, asked: int | None) -> int:
         """Of a step on a CPU."""
-        return asked or max(1, (os.cpu_count() or 1) // self.shard.size)
+        return asked or max(1, (os.cpu_count() or 1) // self.group.size)
 
     def least(self, number: int) -> int:
         """The smallest of all ranks' numbers; what another rank has failed with, if it has."""

@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 def part(group: Any, whole_folder: Path) -> ShardedGPT2:
-    model = PartOf(Shard(group.rank, group.size), group).load(whole_folder, CPU, torch.float32)
+    model = PartOf(group).load(whole_folder, CPU, torch.float32)
     assert isinstance(model, ShardedGPT2)
     return model
 
