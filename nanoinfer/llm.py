@@ -8,11 +8,9 @@ not at all, holds up nobody.
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -139,9 +137,7 @@ class LLM:
         """Be the first of several ranks, and start the others."""
         from nanoinfer.parallel.rank import lead
 
-        rank = lead(LLM, vars(self.config), model, revision, device)
-        weakref.finalize(self, rank.close)  # at exit, too
-        return rank
+        return lead(self, LLM, vars(self.config), model, revision, device)
 
     def generate(self, prompts: Prompts, params: Params = None) -> list[Completion]:
         """Continue one prompt or several; a list in the order of the prompts, also for a single one.
@@ -149,7 +145,8 @@ class LLM:
         prompts: text or token ids, or a list of these. params: one for all, one a prompt, or None for the defaults.
         Raises ValueError for a bad prompt, before anything is computed.
         """
-        pieces = self._run(partial(self.requests, prompts, params), time.perf_counter(), every_token=False)
+        asked = time.perf_counter()
+        pieces = self._run(self.requests(prompts, params), asked, every_token=False)
         done = [piece.completion for piece in pieces if piece.completion]
         # By numbers: as many new tuples would set off a collection of garbage.
         return sorted(done, key=lambda completion: completion.index * SAMPLES_LIMIT + completion.sample)
@@ -160,17 +157,18 @@ class LLM:
         The prompts are checked now, and computed from the first piece that is read on, however slowly the others are.
         Closing the iterator cancels what is left.
         """
-        asked, requests = time.perf_counter(), self.requests(prompts, params)
-        return self._run(lambda: requests, asked, every_token=True)
+        asked = time.perf_counter()
+        return self._run(self.requests(prompts, params), asked, every_token=True)
 
-    def _run(self, make: Callable[[], list[Request]], asked: float, every_token: bool) -> Generator[Piece, None, None]:
-        """Make the requests and submit them; yield each token as the engine goes on, or each row once it has ended."""
+    def _run(self, requests: list[Request], asked: float, every_token: bool) -> Generator[Piece, None, None]:
+        """Submit the requests; yield each token as the engine goes on, or each row once it has ended."""
         from nanoinfer.outputs import RowReader
 
         self._check_open()
         posted: SimpleQueue[list[Row]] = SimpleQueue()
         mailbox = Mailbox(posted.put)
-        left: dict[Row, Any] = dict.fromkeys(self.loop.submit(make(), mailbox, asked, every_token))
+        left: dict[Row, Any] = dict.fromkeys(self.loop.submit(requests, mailbox, asked, every_token))
+        del requests  # each goes with its row
         try:
             while left:
                 for row in _next(posted):

@@ -7,6 +7,7 @@ measures alone, such as how many blocks fit, becomes the least of all ranks' bef
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,11 +71,12 @@ class Rank(Ranks):
 
 
 def lead(
-    kind: type[Any], settings: dict[str, Any], model: str | Path | GPT2, revision: str | None, device: torch.device
-) -> Rank:
+    owner: Any, kind: type[Any], settings: dict[str, Any], model: str | Path | GPT2, revision: str | None,
+    device: torch.device,
+) -> Rank:  # fmt: skip
     """Start the other ranks, which make a `kind` too, and be the first. ValueError: too few devices or heads.
 
-    kind: an `LLM`, made of a model and these settings.
+    owner: an `LLM`, with which they end. kind: what is made of a model and these settings.
     """
     size = settings["tensor_parallel"]
     if isinstance(model, GPT2):
@@ -91,6 +93,7 @@ def lead(
     try:
         rank.wait_until_here()
         join(rank, store, 0, size, device)
+        weakref.finalize(owner, rank.close)  # at exit, too
         return rank
     except BaseException:
         rank.close()
