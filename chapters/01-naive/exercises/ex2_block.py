@@ -78,19 +78,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The block",
     reference=block,
-    task=(
-        "Write one block: attention's half, then the MLP's half. Each half reads the residual stream normalised, "
-        "and adds\n"
-        "its result to the stream as it was."
-    ),
-    invariants=(
-        "the residual stream itself is never normalised: with both projections at zero, x comes back unchanged",
-        "the MLP reads the stream with attention's update in it",
-        "`attend` is called once, with all tokens",
-        "but for `attend`, no token knows of another",
-    ),
     lines=9,
     example=_example,
     section="One block",
@@ -102,21 +90,6 @@ EXERCISE = Spec(
         "nanoinfer.cache.none:forward_logits",
     ),
     swap=swap,
-    hints=(
-        "Invariant: out - x is the sum of two updates, and each update depends on x only through a LayerNorm of its "
-        "own.\n"
-        "Set one half's projection to zero in your head, and check the other half alone.",
-        "Place: what needs care is where the three of q, k and v are told apart. The 3 * C numbers of a token are "
-        "first all\n"
-        "queries, then all keys, then all values; within each, head after head. So the axis of length 3 comes "
-        "before the\n"
-        "axis of the heads.",
-        "Pseudocode:\n"
-        "  first half: normalise a copy by ln_1, map it to three times the width, cut it into q, k, v with their "
-        "heads\n"
-        "  ask attend, lay the heads side by side, map by the square matrix, add to the stream\n"
-        "  second half: normalise a copy of the new stream by ln_2, widen, GELU, narrow, add to the stream",
-    ),
 )
 
 

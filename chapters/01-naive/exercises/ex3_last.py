@@ -54,18 +54,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The logits that count",
     reference=last_logits,
-    task=(
-        "A batch holds rows of different lengths, padded on the right to a common T, as most code lays it out. Each "
-        "row's\n"
-        "next token is chosen from the logits after its own last real token, and from those alone."
-    ),
-    invariants=(
-        "what stands in padded columns changes nothing",
-        "row i of the result belongs to row i of the batch",
-        "the result has vocab_size columns, however many rows the embedding has in memory",
-    ),
     lines=3,
     example=_example,
     section="Two sequences of different lengths",
@@ -73,19 +62,6 @@ EXERCISE = Spec(
     tolerance=1e-4,
     refuse=("nanoinfer.model.gpt2:GPT2.forward",),
     swap=swap,
-    hints=(
-        "Invariant: write nonsense into every padded column, and no logit changes. So no row may be read at column "
-        "T - 1\n"
-        "unless it is T tokens long.",
-        "Place: one column is picked per row. Two index tensors of the same shape (B,), one of rows and one of "
-        "columns,\n"
-        "pick B places out of (B, T) at once; a slice would pick a rectangle. Counting from zero, where does the "
-        "last of n\n"
-        "tokens stand?",
-        "Pseudocode:\n"
-        "  for every row, take the vector at the place of its last real token\n"
-        "  multiply by the transposed embedding, of which only the rows of real tokens count",
-    ),
 )
 
 

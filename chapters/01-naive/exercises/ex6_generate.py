@@ -102,19 +102,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Generate in fifteen lines",
     reference=generate,
-    task=(
-        "Write the loop: the whole text through the model, a token chosen from the logits after its last one, that "
-        "token\n"
-        "after the text, and again, until something ends it."
-    ),
-    invariants=(
-        "n new tokens take n passes through the model, each over the whole text so far",
-        "the last new token never goes through the model",
-        "a stop token in the prompt ends nothing",
-        "prompt and new tokens together never exceed the context",
-    ),
     lines=10,
     example=_example,
     section="The loop",
@@ -128,22 +116,6 @@ EXERCISE = Spec(
         "nanoinfer.llm:LLM.generate",
     ),
     swap=swap,
-    hints=(
-        "Invariant: when k tokens are new, the next pass is over len(prompt) + k tokens, and the number of the step "
-        "is k.\n"
-        "Check it for k = 0 and for the last one.",
-        "Place: three things end the loop, and they are asked at two places. Whether there is room, by count or by "
-        "context,\n"
-        "is asked before a pass; whether the token was a stop token, after it has been taken into the result.",
-        "Pseudocode:\n"
-        "  keep two lists: the text, which begins as a copy of the prompt, and the new tokens\n"
-        "  as long as neither count nor context is used up:\n"
-        "      one pass over the text; the logits that count are those behind its last token\n"
-        "      choose, telling how many are new already\n"
-        "      the token goes into both lists\n"
-        "      leave if it stops\n"
-        "  hand back what is new",
-    ),
 )
 
 

@@ -35,38 +35,13 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="What a pass costs",
     reference=cost,
-    task=(
-        "Before anything is measured: count what one pass through the model does. `nanoinfer course predict 1` then "
-        "puts\n"
-        "such numbers beside a clock."
-    ),
-    invariants=(
-        "arithmetic grows faster than in proportion to the tokens, by the square that attention has in it",
-        "weights are read once a pass, however many tokens go through",
-        "the number of launches does not depend on the tokens at all",
-    ),
     lines=8,
     example=_example,
     section="What it costs, and where it loses",
     typed=True,
     exact=True,
     tolerance=1e-9,
-    hints=(
-        "Invariant: at one token, the arithmetic is about two operations for each number that is read. At two "
-        "tokens it has\n"
-        "doubled, and a little more; what is read has hardly changed.",
-        "Place: count one block. Its four matrices are C by 3C, C by C, C by 4C and 4C by C. A product of (T, n) with\n"
-        "(n, m) takes 2 * T * n * m operations. Attention has two products of its own, and neither has a weight in it.",
-        "Pseudocode:\n"
-        "  per block, arithmetic: every token with every number of the four matrices, then queries with keys, then "
-        "the\n"
-        "  values summed up; twice each\n"
-        "  the head for a single token\n"
-        "  read: blocks with biases and both norms, last norm, embedding, and as many position rows as tokens\n"
-        "  launched: what stands in the docstring, counted out",
-    ),
 )
 
 

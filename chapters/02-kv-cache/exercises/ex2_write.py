@@ -64,18 +64,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Write by position",
     reference=write,
-    task=(
-        "Write a step's keys and values into the cache. A token's slot is its position, in its own row of the cache\n"
-        "and in the layer that is being computed. Padding must not touch anybody's slots. The dummy row is there\n"
-        "for it, so that every token can be written and none has to be left out. The engine does it in place."
-    ),
-    invariants=(
-        "a slot changes only if a real token of this step stands at its position, in its row and layer",
-        "the first row of the step need not be the first row of the cache",
-        "the order of tokens makes no difference: what counts is row and position",
-    ),
     lines=4,
     example=_example,
     pure=False,  # the pool may be written to
@@ -85,17 +74,6 @@ EXERCISE = Spec(
     contiguous=("keys", "values"),
     refuse=("nanoinfer.cache.dense:DenseCache.write", "nanoinfer.cache.dense:DenseCache.attend"),
     swap=swap,
-    hints=(
-        "Invariant: write the position itself into every key. Afterwards slot 7 of a row may hold a 7 or what it held\n"
-        "before, and nothing else.",
-        "Place: one assignment a tensor is enough. On its left side stand the layer and two tensors of shape (N,):\n"
-        "which row of the cache, and which slot of it. The second is there already. The first is what `rows` says,\n"
-        "but for padding, which goes to the last row of all.",
-        "Pseudocode:\n"
-        "  for real tokens the row that they name, for the others the dummy row\n"
-        "  assign the new keys to the cache's keys there, and the values likewise\n"
-        "  hand back everything but the dummy row",
-    ),
 )
 
 

@@ -48,37 +48,13 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The mask of a cached step",
     reference=visible,
-    task=(
-        "A step brings T new tokens a row, and the cache holds those before. Say which slots each query may read. One\n"
-        "rule serves a whole prompt, a chunk of one, and a single new token.\n"
-        "Reading every slot of the cache would be a waste, and reading exactly as many as needed would give a new\n"
-        "shape at each step. So as many are read as are needed, rounded up."
-    ),
-    invariants=(
-        "a query may read its own slot and all before it in its own row: its position + 1 slots",
-        "the same tokens in one step or in several give the same lines of the mask",
-        "no line of the mask is empty",
-        "the number of slots read is the same for all rows of a step, and grows by steps",
-    ),
     lines=3,
     example=_example,
     section="The mask of a cached step",
     axes=("row", "head", "query", "slot"),
     tolerance=0.1,
     swap=swap,
-    hints=(
-        "Invariant: count the True in a line. It is the query's position plus one, whatever the step is: prefill,\n"
-        "chunk or decode. If your count depends on the number of columns, it is a triangle of columns.",
-        "Place: it is one comparison of two tensors that broadcast against each other. Slots run along the last\n"
-        "dimension; positions keep rows and queries in front of it, and get a dimension of size 1 for the heads, and\n"
-        "one for the slots. Rounding up is a division that rounds down, of the negative number.",
-        "Pseudocode:\n"
-        "  how many slots: `longest` rounded up to whole multiples, or all of the row if that is fewer\n"
-        "  number these slots from 0\n"
-        "  a slot is visible to a query unless its number is beyond the query's position",
-    ),
 )
 
 MULTIPLES = (4, 8)

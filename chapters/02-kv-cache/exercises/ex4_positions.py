@@ -51,18 +51,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Where a row goes on",
     reference=places,
-    task=(
-        "Rows of different lengths share a step, so some columns are padding. Say where every token stands in its own\n"
-        "text, and at which position each row's next token will stand. Part of a row's text may have been in the\n"
-        "cache before this step."
-    ),
-    invariants=(
-        "a row's positions and its next one are the same whatever padding it has, on whichever side",
-        "the real tokens of a row stand at before, before + 1, before + 2, ...",
-        "the next token's position is how many tokens the row has then: no slot is left out, none is written twice",
-    ),
     lines=4,
     example=_example,
     section="Padding, and where decode goes on",
@@ -71,18 +60,6 @@ EXERCISE = Spec(
     exact=True,
     tolerance=0.1,
     swap=swap,
-    hints=(
-        "Invariant: put one more column of padding before a row, or behind it. No token may move, and the row's next\n"
-        "token may not either.",
-        "Place: a token's position is how many tokens of its row stand before it, in the cache and in this step. What\n"
-        "counts is tokens, not columns; torch has a running total for a dimension. The next position follows from the\n"
-        "same total, at its end.",
-        "Pseudocode:\n"
-        "  running total of the real columns, along each row\n"
-        "  position: what was there before, and the total, less the token itself\n"
-        "  padding gets 0\n"
-        "  next: what was there before, and the whole total",
-    ),
 )
 
 

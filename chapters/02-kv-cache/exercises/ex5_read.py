@@ -69,19 +69,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Read what is yours",
     reference=read,
-    task=(
-        "A row of the cache is given to a new text. Nothing was erased, and the memory may never have been set to\n"
-        "anything at all. Compute attention so that each query's result depends on the slots that it may read, and on\n"
-        "these alone, whatever stands in the others."
-    ),
-    invariants=(
-        "fill every slot that a query does not read with NaN, in keys and values: its result stays the same number",
-        "a NaN in a slot that *is* read is not swept under the carpet: it comes out",
-        "a padding query gives zeros, not NaN",
-        "what one query of a chunk may not read, the next one may",
-    ),
     lines=7,
     example=_example,
     section="Old slots, empty slots, NaN",
@@ -93,21 +81,6 @@ EXERCISE = Spec(
         "nanoinfer.cache.none:NoCache.attend",
     ),
     swap=swap,
-    hints=(
-        "Invariant: a weight of zero is not enough. What is 0 * NaN? And what is NaN + (-inf)? Whatever is hidden\n"
-        "must be *replaced* before it meets an operation that carries it on.",
-        "Place: there are two such operations. Scores of hidden slots are replaced before the softmax. And what\n"
-        "hidden values give is replaced before it is summed up; which ones are hidden differs from query to query of\n"
-        "a chunk, so this is done on a tensor that knows both query and slot. A padding query has no slot left: ask\n"
-        "what the softmax makes of that, and what becomes of it afterwards.",
-        "Pseudocode:\n"
-        "  heads to the front\n"
-        "  a table of what each query must not read, from slot numbers and positions\n"
-        "  scores over the root of the head's size; hidden ones become minus infinity; softmax\n"
-        "  every weight times every value, one vector for each pair of query and slot\n"
-        "  in the pairs that are hidden, zeros\n"
-        "  sum over the slots, heads back where they were",
-    ),
 )
 
 

@@ -49,17 +49,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Bytes of a cache",
     reference=budget,
-    task=(
-        "Before a cache is made: count what a token takes, what a row takes, and how many rows a device can hold\n"
-        "beside the model. A dense cache has room for the longest text in every row, whatever stands in it."
-    ),
-    invariants=(
-        "what a token takes does not depend on how the width is divided into heads",
-        "twice as many slots, twice as many bytes a row; the weights stay what they are",
-        "one row more than `rows` says does not fit",
-    ),
     lines=5,
     example=_example,
     section="What a token costs in memory",
@@ -68,18 +58,6 @@ EXERCISE = Spec(
     tolerance=1e-12,
     refuse=("nanoinfer.cache.dense:DenseCache.bytes",),
     swap=swap,
-    hints=(
-        "Invariant: gpt2 has 12 layers and a width of 768. In 2 bytes a number, a token takes 36,864 bytes. Find the\n"
-        "factors of it.",
-        "Place: what attention keeps of a token is one key and one value in each layer, for all heads together. What\n"
-        "limits the batch is what the weights leave of the memory; and the cache that is made has a row more than the\n"
-        "batch.",
-        "Pseudocode:\n"
-        "  token: two vectors of the model's width for every layer, in bytes\n"
-        "  row: as many of them as there are slots\n"
-        "  subtract the weights from the memory, see how many whole rows go into the rest\n"
-        "  one of them is the dummy row; a negative count means none",
-    ),
 )
 
 

@@ -51,17 +51,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Append to blocks",
     reference=grow,
-    task=(
-        "Before each step every row must own the blocks that the step will write into. Give the rows what they lack,\n"
-        "and no more."
-    ),
-    invariants=(
-        "afterwards a row of n tokens owns n / block_size blocks, rounded up, or as many as it had, if that is more",
-        "the blocks that a row had stay where they were in its list",
-        "no block is owned twice, and owned and free ones together are those that came in",
-    ),
     lines=7,
     example=_example,
     pure=False,  # the lists may be changed
@@ -73,19 +63,6 @@ EXERCISE = Spec(
     imports=(),
     refuse=("nanoinfer.cache.blocks:BlockManager.grow",),
     swap=swap,
-    hints=(
-        "Invariant: after the step, blocks owned times block_size is at least the length, and with one block less it\n"
-        "would not be. Try a length of one block exactly, and of one token more: the newest token is counted in it.",
-        "Place: all that is to be decided is whether a row still lacks a block. A prompt can lack several at once,\n"
-        "so that question is asked again after each block. What a row took before says nothing about where its next\n"
-        "block lies.",
-        "Pseudocode:\n"
-        "  copy what came in\n"
-        "  row after row, as long as the blocks it has hold fewer tokens than its text:\n"
-        "      complain if there is nothing to take\n"
-        "      move the last free block behind the row's own\n"
-        "  hand both back",
-    ),
 )
 
 

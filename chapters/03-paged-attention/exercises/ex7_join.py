@@ -82,18 +82,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The join of splits",
     reference=join,
-    task=(
-        "A long context was cut into S parts, and each part was attended to by a program of its own. Make one result\n"
-        "of what they left behind, for N contexts at once."
-    ),
-    invariants=(
-        "the result is that of one softmax over all tokens, however they were cut",
-        "a part with one token and a high score can outweigh one with a thousand",
-        "what stands in an empty part changes nothing",
-        "contexts know nothing of each other",
-    ),
     lines=6,
     example=_example,
     section="The join",
@@ -103,18 +92,6 @@ EXERCISE = Spec(
     refuse=("nanoinfer.kernels.paged_attention_torch:attend_pages",),
     swap=swap,
     displaced={"3.6": "your 3.6 does not split, and 3.7 runs where 3.6 is the reference's"},
-    hints=(
-        "Invariant: join the parts of a context that has only one part with tokens, and you get that part's weighted\n"
-        "sum over its sum, to the last digit, whatever its maximum is.",
-        "Place: before anything is added, all parts of a context must be relative to the same score. Which one keeps\n"
-        "every exponential at 1 or below? Then look at what an empty part could bring into a maximum, a sum and a\n"
-        "product.",
-        "Pseudocode:\n"
-        "  the highest score of each context, empty parts left out\n"
-        "  how much less each part counts, relative to it; an empty part counts nothing\n"
-        "  both sums over the parts, scaled by that, with nothing of an empty part in them\n"
-        "  the one over the other, and mind the context that has no token",
-    ),
 )
 
 

@@ -77,19 +77,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Copy into what was recorded",
     reference=copy_from,
-    task=(
-        "A prefill was recorded with inputs for so many tokens and rows. Before each replay the pieces of prompts\n"
-        "that are to be run have to be found there. The checks record a step that reads the inputs, and replay it\n"
-        "batch after batch: `fed` in the chapter's scenes.py."
-    ),
-    invariants=(
-        "the recording reads the tensors that it was made with, wherever their names point today",
-        "after the call the inputs are as if they had been made for these tokens alone",
-        "each token is in one row and each row begins where the one before it ends, padding included",
-        "padding writes to no row that is anybody's, and chooses no token for one",
-    ),
     lines=7,
     example=_example,
     section="Why the address matters",
@@ -98,17 +86,6 @@ EXERCISE = Spec(
     imports=("import torch", "from torch import Tensor"),
     swap=swap,
     scene=scenes.fed,
-    hints=(
-        "Invariant: `data_ptr()` of each of the six tensors in static is the same before and after the call; only\n"
-        "what lies there is another.",
-        "Place: an equals sign behind a name, or behind a dict's entry, moves a label. An equals sign behind a tensor\n"
-        "with an index in brackets writes numbers. And ask what still stands where the new numbers do not reach:\n"
-        "three of the six are padded with another number than 0, one of these with the number of tokens.",
-        "Pseudocode:\n"
-        "  for each of the six: first its padding everywhere, in place\n"
-        "  then the new numbers over its beginning\n"
-        "  what the last row ends at is not the end of the new tokens",
-    ),
 )
 
 

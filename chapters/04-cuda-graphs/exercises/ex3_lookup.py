@@ -77,18 +77,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The key, and how many graphs are kept",
     reference=replayed,
-    task=(
-        "Before each step the runner looks into its dict: is there a graph that does just this? Say for a run of\n"
-        "steps which graph each of them replays."
-    ),
-    invariants=(
-        "two steps share a graph if and only if all that Python decided in them is the same",
-        "what stands in a tensor is read by the replay, and is no part of a key",
-        "a graph that was used just now is the last to go",
-        "a graph knows addresses: with other tensors it reads and writes memory that is no longer in use",
-    ),
     lines=10,
     example=_example,
     section="The key",
@@ -99,18 +88,6 @@ EXERCISE = Spec(
     imports=(),
     refuse=("nanoinfer.engine.graphs:GraphEngine._captured",),
     swap=swap,
-    hints=(
-        "Invariant: change one of the eight values of a step and leave the others. Either the recorded operations\n"
-        "would be others, or they would not. That alone decides.",
-        "Place: inputs of one shape can still take two branches. And a dict of Python keeps the order in which its\n"
-        "entries were put there: what is taken out and put back is the newest.",
-        "Pseudocode:\n"
-        "  an empty dict, and no address yet\n"
-        "  for each step: another address than before empties the dict\n"
-        "      the key: the values that Python branches on or makes shapes of\n"
-        "      the graph of that key, or this step's own number: taken out, and put in as the newest\n"
-        "      one graph too many: the oldest of the dict goes",
-    ),
 )
 
 

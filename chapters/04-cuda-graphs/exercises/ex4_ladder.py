@@ -56,18 +56,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The ladder, and a rung for every batch",
     reference=ladder_and_picks,
-    task=(
-        "A graph has one batch size for ever, and one for each size would be too many. Build the ladder of sizes that\n"
-        "are captured, and find the rung for a batch."
-    ),
-    invariants=(
-        "the largest batch that may run has a graph of exactly its size",
-        "sizes rise, and none is there twice",
-        "no batch goes through a graph that has fewer rows, and none through a larger one than it needs",
-        "from 16 rows on, less than three rows in ten are padding",
-    ),
     lines=8,
     example=_example,
     section="The ladder",
@@ -78,17 +67,6 @@ EXERCISE = Spec(
     imports=(),
     refuse=("nanoinfer.engine.graphs:ladder", "nanoinfer.engine.graphs:pick"),
     swap=swap,
-    hints=(
-        "Invariant: for every maximum from 1 on, the last rung is the maximum: 12 gives a rung of 12, though no rule\n"
-        "of powers would.",
-        "Place: the power of two above 24 is 32, above 32 it is 64: so the step is 8 at both, and 16 from 64 on. What\n"
-        "the rule gives at or beyond the maximum is of no interest. The maximum is put behind what is below it.",
-        "Pseudocode:\n"
-        "  begin with one; as long as it is below the maximum keep it, and go on to the next\n"
-        "  the next: double up to eight; then by an eighth of the power of two above, or by eight\n"
-        "  behind these the maximum, if there is one\n"
-        "  for each batch the first size that is not smaller",
-    ),
 )
 
 

@@ -67,19 +67,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Padding rows",
     reference=addresses,
-    task=(
-        "A graph of four rows runs a batch of three. The fourth is computed all the same: say where each row writes\n"
-        "and what it reads, so that nobody notices. The checks record a step with it and replay it for one batch\n"
-        "after the other: `attended` in the chapter's scenes.py."
-    ),
-    invariants=(
-        "what a padding row does changes no block but the null block",
-        "a live row's result does not depend on who else is in the step",
-        "every row's result is a finite number: one that is not spoils what is computed over all rows",
-        "rows are told by live alone, in every replay anew",
-    ),
     lines=6,
     example=_example,
     section="Padding rows",
@@ -89,18 +77,6 @@ EXERCISE = Spec(
     refuse=("nanoinfer.cache.captured:CapturedPaged.plan",),
     swap=swap,
     scene=scenes.attended,
-    hints=(
-        "Invariant: fill all blocks but the null block and those of live rows with NaN, and make tables and positions\n"
-        "of the other rows as bad as you can. Live rows give the same numbers.",
-        "Place: there are three things that a padding row could do harm with, and one tensor that says which rows\n"
-        "these are. A negative index counts from the end; a length of none divides by zero; and a slot is not a\n"
-        "block.",
-        "Pseudocode:\n"
-        "  which rows are padding\n"
-        "  their tables name the null block in every column; their position is the very first one\n"
-        "  then all rows alike: the block that the position falls into, out of the row's own table\n"
-        "  slots before that block, and the place in it; one token more than the position",
-    ),
 )
 
 

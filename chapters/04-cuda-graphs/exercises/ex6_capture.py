@@ -79,17 +79,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Warm up, then capture",
     reference=capture,
-    task=(
-        "A batch shrinks to a size that has no graph yet. Record one, now, between two steps of a generation. The\n"
-        "checks look at what is left behind, and at the tokens of the replays: `captured` in the chapter's scenes.py."
-    ),
-    invariants=(
-        "a warm-up executes: it writes keys and values, chooses tokens and advances positions",
-        "a recording keeps addresses: what it knew must still be what the engine uses",
-        "whatever happens in here, live rows go on as if it had not",
-    ),
     lines=7,
     example=_example,
     section="Warm up, then capture",
@@ -98,18 +88,6 @@ EXERCISE = Spec(
     imports=("import torch", "from torch import Tensor"),
     swap=swap,
     scene=scenes.captured,
-    hints=(
-        "Invariant: compare every number of state and of the cache before and after the call, also where `warm` or\n"
-        "`record` fails. None has changed, though the step has run.",
-        "Place: the cache is too large to be saved, and need not be: the step itself has a place where a row's writes\n"
-        "do no harm. What has to be so in state, so that all rows write there? And what must happen to state\n"
-        "however the call ends?",
-        "Pseudocode:\n"
-        "  keep a copy of state, not another name for it\n"
-        "  make all rows padding, in place\n"
-        "  run the warm-up, then record; hand the recording back\n"
-        "  at the end, after an error too: the copy's numbers go back to where they were",
-    ),
 )
 
 

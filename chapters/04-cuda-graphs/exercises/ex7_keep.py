@@ -66,17 +66,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Keep what the next replay overwrites",
     reference=keep,
-    task=(
-        "The host looks at tokens some steps late. Run steps, and keep the tokens of each. The checks call you again\n"
-        "and again, and look at the tokens of all calls after one replay more: `kept` in the chapter's scenes.py."
-    ),
-    invariants=(
-        "a replay returns nothing: it writes to where the recording wrote",
-        "a tensor is a name for a place in memory; a view of it, whatever it is called, is one more name",
-        "what is to last is copied after its own step, and before the next one",
-    ),
     lines=5,
     example=_example,
     section="A replay returns nothing",
@@ -86,13 +76,6 @@ EXERCISE = Spec(
     refuse=("nanoinfer.engine.state:Fetch.__init__",),
     swap=swap,
     scene=scenes.kept,
-    hints=(
-        "Invariant: look at the addresses (`data_ptr()`) of the tensors that you hand back. No two are the same, and\n"
-        "none is that of tokens.",
-        "Place: of the many things that can be called on a tensor most give another view of the same memory, some of\n"
-        "them only now and then. One always takes new memory. When to call it is the other half.",
-        "Pseudocode:\n  as often as steps are wanted: run one, then put a copy of what stands there behind the others",
-    ),
 )
 
 

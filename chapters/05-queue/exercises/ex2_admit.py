@@ -71,18 +71,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Who may start",
     reference=admit,
-    task=(
-        "Blocks are taken one by one while a row runs, but a row that has begun must be able to end. Say which of the\n"
-        "waiting requests may begin with the blocks that there are, and which never can."
-    ),
-    invariants=(
-        "if every row grows to its longest text, each finds the blocks that it needs",
-        "a text of n tokens needs n / block_size blocks, rounded up, and no two rows share a block",
-        "of the requests that are not refused, the first ones in line begin",
-        "a request that is refused would be refused by an idle engine, too",
-    ),
     lines=15,
     example=_example,
     section="Who may start",
@@ -92,20 +81,6 @@ EXERCISE = Spec(
     imports=(),
     refuse=("nanoinfer.cache.blocks:BlockManager.reserve", "nanoinfer.engine.queue:QueueEngine.admit_next"),
     swap=swap,
-    hints=(
-        "Invariant: in the example the row that runs may come to 13 tokens, 4 blocks, and holds 2. So of the 7 free\n"
-        "blocks 2 are promised, and 5 can be given to others. The pool has 9 blocks in all.",
-        "Place: three numbers are made before the loop or change in it: the blocks neither held nor promised,\n"
-        "the blocks of the pool, and the rows. For each request first ask whether it can ever run, and only then\n"
-        "whether it can run now. One that cannot run now ends the admissions, but not the refusals.",
-        "Pseudocode:\n"
-        "  promised to a running row: the blocks of its longest text, without those it holds\n"
-        "  available: what is free and not promised\n"
-        "  for each waiting request:\n"
-        "      more blocks than the pool has? note it as refused, and look at the next\n"
-        "      too many for what is available, no row left, or one before it waits? it waits\n"
-        "      else it begins: its blocks are promised from now on",
-    ),
 )
 
 

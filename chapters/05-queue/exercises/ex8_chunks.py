@@ -98,19 +98,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Prompts in chunks",
     reference=next_step,
-    task=(
-        "A long prompt in one step makes all others wait, so a step is given a budget, and prompts are read in as\n"
-        "many steps as it takes. Say what the next step brings: which tokens, where each of them is in its text,\n"
-        "where the rows' parts are in the step, and after which tokens a new one is chosen."
-    ),
-    invariants=(
-        "the steps of a text, one after the other, bring each of its tokens once, in order",
-        "nothing is padded: as many ids, positions and rows as `starts` says at its end, at most `budget`",
-        "a token is chosen once for each text, in the step that brings its last token",
-        "a row that has one token left brings one: decode is a chunk of one token",
-    ),
     lines=12,
     example=_example,
     section="A long prompt among short ones",
@@ -120,20 +108,6 @@ EXERCISE = Spec(
     tolerance=1e-6,
     swap=swap,
     refuse=("nanoinfer.model.batch:Batch.of", "nanoinfer.engine.queue:QueueEngine.schedule"),
-    hints=(
-        "Invariant: write the positions of one row down, step after step. They are 0, 1, 2, ... without a gap and\n"
-        "without repetition, whatever its neighbors bring.",
-        "Place: one loop over the rows. How long the step is by now says two things: what is left of the budget, and\n"
-        "where this row's part begins. The smallest of three numbers is how much the row brings; whether that reaches\n"
-        "its text's end decides about logits, and nothing else does.",
-        "Pseudocode:\n"
-        "  for each row, the first one first:\n"
-        "      how much it brings: the least of what it has left, the chunk, and what is left of the budget\n"
-        "      nothing? then the step is full\n"
-        "      its ids from where it was; their positions; its number, as often\n"
-        "      note where the next row would begin\n"
-        "      where its text has now been brought to the end, note the place of the newest token in the step",
-    ),
 )
 
 

@@ -59,32 +59,12 @@ def delivered(answer: Function, count: int, values: list[int], old: list[int], f
 
 
 EXERCISE = Spec(
-    title="Never old data",
     reference=deliver,
-    task=(
-        "Write the programs of a launch: one sends, the others receive. Stores arrive late and in any order, and the\n"
-        "check tries all orders, the short ones first. It shows the order in which your programs lose."
-    ),
-    invariants=(
-        "a program that has seen the flag sees all of the data that it stands for",
-        "what was in memory before the launch is never taken for data",
-        "no value is special: data may be 0, and may be what they were before",
-    ),
     lines=11,
     example=lambda: call(2, [7, 0], [3, 3], 4, 5),
     section="One kernel a token",
     imports=(),
     scene=delivered,
-    hints=(
-        "Invariant: at the time at which the flag can be seen, each word of the data must have arrived. Nothing but a\n"
-        "fence promises that: a store that comes later in the program may well arrive earlier.",
-        "Place: between the last store of data and the store of the flag. And the receiver: the flag of the launch\n"
-        "before is in memory when you begin, so look for your own stamp.",
-        "Pseudocode:\n"
-        "  the sender: all of the data; let them arrive; then the stamp into the flag\n"
-        "  a receiver: until the stamp is there, nothing else; then all words, one after the other\n"
-        "  each receiver gives a list",
-    ),
 )
 
 

@@ -72,34 +72,12 @@ def _units(value: float) -> int:
 
 
 EXERCISE = Spec(
-    title="A sum without an order",
     reference=add_up,
-    task=(
-        "Programs add their parts of a product to one word, in whatever order they come: this is how the lab's\n"
-        "kernel adds up a projection. Floats would round otherwise in each order. Whole numbers do not, and the\n"
-        "upper bits of the same word can count who has come."
-    ),
-    invariants=(
-        "the same summands give the same bits in any order",
-        "a sum is read when all have come, and the count says so in the same reading",
-        "no summand, negative, infinite or NaN, touches the count",
-    ),
     lines=9,
     example=lambda: call([[0.5, -2.0], [0.25, 1.0]]),
     section="One kernel a token",
     imports=(),
     scene=added,
-    hints=(
-        "Invariant: one addition carries both, a one for the count and the summand. Two could be seen apart.\n"
-        "And a negative sum makes the count look one too small.",
-        "Place: half of what the lower 56 bits can hold. Add that to what you have read, and the count is right for\n"
-        "negative sums, too; take it away behind the cut, and the sum has its sign. For a NaN look at what max and\n"
-        "min make of it in which order: all comparisons with it are false.",
-        "Pseudocode:\n"
-        "  for each word: the value, kept within its bounds; in whole units; with a one in the count: one addition\n"
-        "  then for each word: until the count, put right for the sign, is that of all programs\n"
-        "      of what was read then: the lower 56 bits as a signed number, in units",
-    ),
 )
 
 

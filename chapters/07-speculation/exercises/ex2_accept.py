@@ -53,18 +53,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Keep what the row would have chosen",
     reference=accept,
-    task=(
-        "Each row has guesses for its next places, and the model has checked all of them in one pass. Say which\n"
-        "tokens the row keeps. They must be those of plain decoding, sampled ones too: the guesses decide how\n"
-        "many tokens come out of this step, and never which."
-    ),
-    invariants=(
-        "each row keeps at least 1 token, and at most one more than it has drafts",
-        "with other drafts the same tokens come, in other steps",
-        "what other rows have guessed changes nothing",
-    ),
     lines=5,
     example=_example,
     swap=swap,
@@ -73,19 +62,6 @@ EXERCISE = Spec(
     typed=True,
     imports=("import torch", "from torch import Tensor"),
     refuse=("nanoinfer.speculate.verify:accept", "nanoinfer.speculate.verify:verify_step"),
-    hints=(
-        "Invariant: in the example row 0 would have chosen 1, 0, 1. Its first draft is kept, its second is not: it\n"
-        "goes on by 1 and 0. The last 1 was chosen after a draft that is wrong, and says nothing. Row 1 keeps its\n"
-        "only draft, and one token comes after it.",
-        "Place: first a token for each place, whatever was guessed. Then compare, and find for each row how long its\n"
-        "run of equals is: a product along the run turns all after the first unequal one to zero. No draft equals\n"
-        "any token, so that a row with fewer drafts needs no care.",
-        "Pseudocode:\n"
-        "  the token of each place\n"
-        "  where the places ahead of the last one equal the drafts: running products, added up\n"
-        "  one more than that is how many tokens each row goes on by\n"
-        "  put -1 wherever a place's number is not below it",
-    ),
 )
 
 

@@ -87,18 +87,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="A token for each place",
     reference=choose,
-    task=(
-        "A step that verifies drafts chooses several tokens of a row at once. Choose each of them as plain decoding\n"
-        "would choose it, when its turn comes: with the noise of that place, and with what would have been counted\n"
-        "until then. nanoinfer.engine.sampling.gumbel is lent to you, which makes the noise."
-    ),
-    invariants=(
-        "a place's token does not depend on which places of the row are in the same step",
-        "tokens after a place, or in other rows, change nothing",
-        "if all drafts are right, these are the tokens of as many plain steps",
-    ),
     lines=8,
     example=_example,
     swap=swap,
@@ -107,20 +96,6 @@ EXERCISE = Spec(
     typed=True,
     imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import gumbel"),
     refuse=("nanoinfer.speculate.verify:choose_each", "nanoinfer.engine.sampling:noisy"),
-    hints=(
-        "Invariant: in the example row 0 is greedy, with a penalty of 2. Its id 2 was chosen once before, so that it\n"
-        "stands at 2 and id 1 wins at 3. In the second place the draft 1 has been chosen once, and id 2 wins with it\n"
-        "at 2 over 1. In the third it has been chosen twice.",
-        "Place: all that belongs to rows is looked up by `run`, and then has one line for each place. Two things\n"
-        "differ between places of one row: the number of new tokens, which is the row's and the offset, and the\n"
-        "counts, which are the row's and those of as many drafts. A draft may stand there twice: add, do not set.",
-        "Pseudocode:\n"
-        "  each place's counts: its row's, and one more for each draft that stands ahead of it\n"
-        "  scores: logits less the penalty for each count\n"
-        "  noise of the row's seed, at the row's number of new tokens as it is at that place\n"
-        "  where the row is warm: scores by temperature, and noise; elsewhere the scores themselves\n"
-        "  the id of the highest",
-    ),
 )
 
 

@@ -83,18 +83,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The batch of a step that verifies",
     reference=verify_batch,
-    task=(
-        "Rows go on, each with its newest token and some guesses. Lay out the step: which tokens it has, where they\n"
-        "stand in their texts, where their keys and values are written, and which ones each of them reads. In the\n"
-        "step before, guesses were rejected; their keys and values are still there, and must never be read."
-    ),
-    invariants=(
-        "a row's first token stands one position after the last one of its text that was in a step and was kept",
-        "what a rejected guess has left in the cache is overwritten before anything reads it",
-        "if all guesses are right, the row still has room for the token after them",
-    ),
     lines=14,
     example=_example,
     swap=swap,
@@ -104,21 +93,6 @@ EXERCISE = Spec(
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.speculate.verify:lay_out",),
-    hints=(
-        "Invariant: in the example row 0 has a text of 5 tokens, of which positions 0 to 3 were in steps. Its newest\n"
-        "one is at position 4, though 6 cells of its line were written once. Row 1 may get 3 tokens, so that it\n"
-        "brings 2 drafts of its 3: both right, and one after them.",
-        "Place: one loop over rows. First how many tokens the row may get in this step, by both limits: it brings as\n"
-        "many, since each token that goes in may bring one out. All else follows from the position of the newest one,\n"
-        "which is the length less one: nothing that was written beyond it counts.",
-        "Pseudocode:\n"
-        "  for each row:\n"
-        "      the smaller of what it may get and what the longest text has room for\n"
-        "      its newest token, and drafts until it brings so many\n"
-        "      positions from the newest one's on; the cell is the position, counted from where the line begins\n"
-        "      note how many tokens there are by now\n"
-        "  what a token reads: all up to its position, and that is one more than the position",
-    ),
 )
 
 

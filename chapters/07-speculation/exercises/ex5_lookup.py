@@ -49,17 +49,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Look it up in the text",
     reference=look_up,
-    task=(
-        "Summaries, edits and code repeat what stands in the prompt. Find the last place where the text went as it\n"
-        "does now, and guess that it goes on as it did there. No model is needed."
-    ),
-    invariants=(
-        "drafts are tokens that stand side by side in the text",
-        "a longer n-gram is preferred to a later place, and a later place to an earlier one",
-        "where the text has never been before, nothing is guessed",
-    ),
     lines=6,
     example=_example,
     section="Prompt lookup",
@@ -69,19 +59,6 @@ EXERCISE = Spec(
     imports=(),
     swap=swap,
     refuse=("nanoinfer.speculate.lookup:look_up", "nanoinfer.speculate.lookup:PromptLookup.draft"),
-    hints=(
-        "Invariant: in the example 8, 2, 3 stands nowhere else, so three tokens are too many. 2, 3 stands twice\n"
-        "before the end, and what counts is the second time: 9, 8, 2, 3 follow.",
-        "Place: two loops, one in the other. The outer one goes over lengths, from the longest that can stand twice.\n"
-        "The inner one goes over places at which such an n-gram may end, from the last: that is one token before the\n"
-        "end of the text. Whoever finds one is done.",
-        "Pseudocode:\n"
-        "  lengths from the longest down to one, as far as the text has one token more\n"
-        "      ends from one before the last, down to this length\n"
-        "          the same tokens ahead of this end as ahead of the text's end?\n"
-        "          then what stands after it, cut to the limit\n"
-        "  otherwise nothing",
-    ),
 )
 
 

@@ -157,18 +157,7 @@ def _mine(blocks: int, graphs: list[int], settings: str = "small, float32") -> d
 
 
 EXERCISE = Spec(
-    title="Ranks that agree",
     reference=serve,
-    task=(
-        "Ranks that diverge wait for each other for ever, or compute garbage. Each of them has measured something by\n"
-        "itself, has a clock of its own, and sees for itself when a row has ended. Write a rank's program so that\n"
-        "all ranks run the same steps nevertheless."
-    ),
-    invariants=(
-        "whatever ranks have found out by themselves, all of them run the same steps, and end at the same time",
-        "what one of them cannot do, none does",
-        "no rank enters a collective that another one does not enter",
-    ),
     lines=20,
     example=lambda: call(
         [_mine(4, [1, 4, 2]), _mine(3, [4, 1])], [_row("a", 2, 9.0), _row("b", 1), _row("c", 1)],
@@ -180,21 +169,6 @@ EXERCISE = Spec(
     tolerance=1e-9,
     imports=(),
     scene=played,
-    hints=(
-        "Invariant: whatever decides about a step must be the same on all ranks when they decide. In the example\n"
-        "rank 1 has 3 blocks, so c waits. Only rank 0 has a graph for two rows, so a step of two runs by that of 4.\n"
-        "Rank 1 is told that a has ended a step before rank 0 is told so, and must not believe it.",
-        "Place: three things are a rank's own, and each has to be gathered, every time: what it has measured, its\n"
-        "clock, and what a step has told it. A gather is for all. One that stands under an `if` about something of\n"
-        "the rank's own is one that somebody does not enter.",
-        "Pseudocode:\n"
-        "  gather what all have measured; refuse unless settings are equal; the least of blocks; the graphs of all\n"
-        "  rows that never fit are refused\n"
-        "  again and again: gather the clocks, and take the first: who is late leaves\n"
-        "      who waits begins, one after the other, until one does not fit\n"
-        "      nobody runs: over\n"
-        "      a step, by the smallest graph with room; gather what it told, and take the first",
-    ),
 )  # fmt: skip
 
 

@@ -8,12 +8,12 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nanocourse.exercises import moved
+from nanocourse.exercises import moved, page
 from nanocourse.exercises.bank import wrong_answers
 from nanocourse.exercises.exercise import Exercise, Function, Spec
 
@@ -98,9 +98,9 @@ def exercise(id: str) -> Exercise:
 
 
 def load(path: Path, chapter: int) -> Exercise:
-    """An exercise, from its file, the file of its answers and the chapter's table of wrong ones.
+    """An exercise, from its file, its page, the file of its answers and the chapter's table of wrong ones.
 
-    ValueError if they do not declare what they must.
+    ValueError if they do not declare what they must, OSError if there is no page.
     """
     match = re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name)
     if not match:
@@ -108,11 +108,12 @@ def load(path: Path, chapter: int) -> Exercise:
     own = run_file(path, f"nanoinfer_ch{chapter:02d}_{path.stem}")
     beside = path.with_name(f"{path.stem}_answers.py")
     answers = run_file(beside, f"nanoinfer_ch{chapter:02d}_{beside.stem}") if beside.is_file() else None
-    spec: Spec = _declared(own, "EXERCISE")
+    id = f"{chapter}.{match[1]}"
+    spec: Spec = replace(_declared(own, "EXERCISE"), **page.texts(path.with_suffix(".md"), id))
     return Exercise(
-        id=f"{chapter}.{match[1]}", slug=match[2].replace("_", "-"), path=path, spec=spec,
+        id=id, slug=match[2].replace("_", "-"), path=path, spec=spec,
         function=resolve(spec.reference), checks=_declared(own, "CHECKS"),
-        wrong=wrong_answers(path.with_name("wrong.toml"), f"{chapter}.{match[1]}"), right=getattr(answers, "RIGHT", ()),
+        wrong=wrong_answers(path.with_name("wrong.toml"), id), right=getattr(answers, "RIGHT", ()),
         equivalent=getattr(answers, "EQUIVALENT", {}), editions=getattr(answers, "EDITIONS", ()),
     )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """What an exercise consists of, as its files declare it and as the rest of the package uses it.
 
-`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS, `exN_name_answers.py` RIGHT, EQUIVALENT and EDITIONS; wrong
-answers are rows of `wrong.toml`, see `bank`. `chapters.load` puts them together as one `Exercise`.
+`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS, `exN_name_answers.py` RIGHT, EQUIVALENT and EDITIONS; its text is
+the page `exN_name.md`, see `page`, and wrong answers are rows of `wrong.toml`, see `bank`. `chapters.load` puts them
+together as one `Exercise`.
 """
 
 from __future__ import annotations
@@ -41,12 +42,11 @@ class Spec:
     """What an exercise's file declares about it.
 
     reference: the right answer: a function of the exercise's file, or one of the engine as "module:name".
-    task: what to do, for the stub. invariants: what always holds. lines: roughly how many an answer takes.
-    example: a call with small numbers, shown with its result in the stub.
+    lines: roughly how many an answer takes. example: a call with small numbers, shown with its result in the stub.
     axes: names of the result's dimensions, for "the first place that differs"; if the result is a tuple, or what stands
     in it, a tuple for each item: its name, and those of its dimensions. typed: a result must have the reference's
     dtype, and be a whole number where that is one.
-    section: heading of the section to read. hints: invariant, place, pseudocode.
+    section: heading of the section to read.
     tolerance: allowed |difference| / max(1, |expected|), below 1; whole numbers must be equal. refuse: further
     functions that must not be called.
     swap: puts a solution into the engine; by default it takes the reference's place, if the reference is the engine's.
@@ -59,16 +59,13 @@ class Spec:
     displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
     scene: a function of a file beside the text that calls the answer: scene(answer, *arguments of a check) -> what is
     compared. For answers that write into tensors or keep their addresses, which no other process could see.
+    title, task, invariants, hints: of the page beside the file. Hints are three: invariant, place, pseudocode.
     """
 
-    title: str
     reference: Function | str
-    task: str
-    invariants: tuple[str, ...]
     lines: int
     example: Callable[[], Call]
     section: str
-    hints: tuple[str, str, str]
     axes: Axes = ()
     typed: bool = False
     exact: bool = False
@@ -84,6 +81,10 @@ class Spec:
     kernel: Kernel | None = None
     scene: Function | None = None
     displaced: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+    task: str = ""
+    invariants: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
