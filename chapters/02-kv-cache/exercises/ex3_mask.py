@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nanocourse.exercises.cases import MANY, Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.dense import DenseCache
 
@@ -28,8 +25,7 @@ def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tenso
     return torch.arange(S, device=positions.device) <= positions[:, None, :, None]
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """DenseCache.plan makes its mask with it, for prompts too, which the engine reads without a mask."""
     plan = DenseCache.plan
 
@@ -39,8 +35,7 @@ def swap(mine: Function) -> Iterator[None]:
         mask = self.k.new_zeros(visible.shape).masked_fill(~visible, -torch.inf)
         return plan(self, batch)._replace(mask=mask)
 
-    with replaced("nanoinfer.cache.dense:DenseCache.plan", plan_with_mine):
-        yield
+    return {"nanoinfer.cache.dense:DenseCache.plan": plan_with_mine}
 
 
 def _example() -> Call:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,8 +10,7 @@ import torch
 from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call, large_in_turn
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.cache.dense import DenseCache
 
 
@@ -32,8 +29,7 @@ def read(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
     return products.masked_fill(hidden[..., None], 0.0).sum(3).transpose(1, 2)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """DenseCache.read, for prompts too, in a cache whose slots begin with NaN in every position."""
     plan = DenseCache.plan
 
@@ -54,13 +50,11 @@ def swap(mine: Function) -> Iterator[None]:
         positions = plan.batch.padded(plan.batch.positions + 1) - 1  # (B, T), -1 where padding fills a row up
         return plan.batch.packed(mine(plan.batch.padded(q), keys, values, positions).to(q.dtype))
 
-    with (
-        replaced("nanoinfer.cache.dense:DenseCache.plan", plan_to_read),
-        replaced("nanoinfer.cache.dense:DenseCache.keep", keep_from_nan),
-        replaced("nanoinfer.cache.captured:CapturedDense.begin", begin_with_nan),
-        replaced("nanoinfer.cache.dense:DenseCache.read", read),
-    ):
-        yield
+    dense = "nanoinfer.cache.dense:DenseCache"
+    return {
+        f"{dense}.plan": plan_to_read, f"{dense}.keep": keep_from_nan, f"{dense}.read": read,
+        "nanoinfer.cache.captured:CapturedDense.begin": begin_with_nan,
+    }  # fmt: skip
 
 
 def _example() -> Call:

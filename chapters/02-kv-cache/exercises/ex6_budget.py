@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 
@@ -28,15 +25,13 @@ def budget(shape: dict[str, int], memory: int, slots: int, bytes_per_number: int
     return {"token": token, "row": row, "rows": max(0, free // row - 1)}
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """DenseCache.bytes, by which a cache that does not fit is refused."""
 
     def bytes_of(config: ModelConfig, max_batch: int, max_len: int, dtype: torch.dtype) -> Any:
         return max_batch * mine(_shape(config), 0, max_len, dtype.itemsize)["row"]
 
-    with replaced("nanoinfer.cache.dense:DenseCache.bytes", staticmethod(bytes_of)):
-        yield
+    return {"nanoinfer.cache.dense:DenseCache.bytes": staticmethod(bytes_of)}
 
 
 def _shape(config: ModelConfig) -> dict[str, int]:

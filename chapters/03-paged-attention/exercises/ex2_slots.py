@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.cache.captured import CapturedPaged
 
 
@@ -29,16 +26,14 @@ def slot_mapping(tables: Tensor, row: Tensor, positions: Tensor, block_size: int
     return torch.where(row < len(tables), slots, 0)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """PagedCache.places is this. Where the last line of tables is the dummy slot's, it is held back."""
 
     def places(self: Any, batch: Any) -> Tensor:
         tables = self.tables[:-1] if isinstance(self, CapturedPaged) else self.tables
         return mine(tables, batch.row, batch.positions, self.block_size).flatten().long()
 
-    with replaced("nanoinfer.cache.paged:PagedCache.places", places):
-        yield
+    return {"nanoinfer.cache.paged:PagedCache.places": places}
 
 
 def _example() -> Call:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +9,7 @@ import torch
 from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Kernel, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Kernel, Places, Spec
 from nanoinfer.kernels import paged_attention_torch
 
 if TYPE_CHECKING:  # Triton is not imported here: there are no wheels of it for macOS and Windows
@@ -55,8 +52,7 @@ def attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: T
     return paged_attention_torch.attend_pages(q, k_pool, v_pool, tables, lengths, tables)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """Every decode step's attention launches it, unsplit. It comes bound to its launcher, a function like `attend`."""
 
     def attend_pages(
@@ -64,8 +60,7 @@ def swap(mine: Function) -> Iterator[None]:
     ) -> Any:
         return mine(q, k, v, tables, lengths)
 
-    with replaced("nanoinfer.kernels.paged_attention:attend_pages", attend_pages):
-        yield
+    return {"nanoinfer.kernels.paged_attention:attend_pages": attend_pages}
 
 
 def _example() -> Call:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.cache.paged import choose_splits
 from nanoinfer.kernels.paged_attention_torch import gather_pages
 
@@ -33,8 +30,7 @@ def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor
     return acc / total.clamp(min=1e-30)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """The parts are computed in PyTorch, as many as the engine would choose, and joined by it."""
 
     def attend(
@@ -44,15 +40,14 @@ def swap(mine: Function) -> Iterator[None]:
         splits = max(2, choose_splits(B, H, tables.shape[1] * k_pool.shape[2]))
         return mine(*parts(q, k_pool, v_pool, tables, lengths, splits)).view(B, H, D).to(q.dtype)
 
-    with ExitStack() as stack:
-        stack.enter_context(replaced("nanoinfer.kernels.paged_attention_torch:attend_pages", attend))
-        if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
-            from nanoinfer.kernels import paged_attention
+    places = {"nanoinfer.kernels.paged_attention_torch:attend_pages": attend}
+    if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
+        from nanoinfer.kernels import paged_attention
 
-            # Where a learner's own kernel stands already it does the work, and joins nothing.
-            if paged_attention.attend_pages.__module__ == paged_attention.__name__:
-                stack.enter_context(replaced("nanoinfer.kernels.paged_attention:attend_pages", attend))
-        yield
+        # Where a learner's own kernel stands already it does the work, and joins nothing.
+        if paged_attention.attend_pages.__module__ == paged_attention.__name__:
+            places["nanoinfer.kernels.paged_attention:attend_pages"] = attend
+    return places
 
 
 def parts(

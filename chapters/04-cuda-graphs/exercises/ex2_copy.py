@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,7 @@ from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.state import upload
 from nanoinfer.engine.step import Layout, Prefill
@@ -42,8 +39,7 @@ def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) ->
     static["starts"][-1] = len(static["token_ids"])
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """A captured prefill over pages gets its tokens by it; one of the dense cache has other padding."""
     plain = GraphEngine.bring
 
@@ -55,8 +51,7 @@ def swap(mine: Function) -> Iterator[None]:
             new = upload(prefill.pack(exact, dummy), torch.int64, packed.device)
             mine(_inputs(packed, layout), _inputs(new, exact), dummy)
 
-    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphEngine.bring", bring):
-        yield
+    return places.RECORDED | {"nanoinfer.engine.graphs:GraphEngine.bring": bring}
 
 
 def _inputs(packed: Tensor, layout: Layout) -> dict[str, Tensor]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.engine.graphs import pick
 
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
@@ -31,8 +29,7 @@ def ladder_and_picks(maximum: int, batches: list[int]) -> tuple[list[int], list[
     return sizes, [next((size for size in sizes if size >= batch), None) for batch in batches]
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """The runner captures these sizes, and pads a decode step to them."""
 
     def chosen(sizes: Sequence[int], wanted: int) -> int | None:
@@ -43,12 +40,7 @@ def swap(mine: Function) -> Iterator[None]:
     def built(maximum: int) -> list[int]:
         return list(mine(maximum, [])[0])
 
-    with (
-        places.recorded(),
-        replaced("nanoinfer.engine.graphs:ladder", built),
-        replaced("nanoinfer.engine.graphs:pick", chosen),
-    ):
-        yield
+    return places.RECORDED | {"nanoinfer.engine.graphs:ladder": built, "nanoinfer.engine.graphs:pick": chosen}
 
 
 def _example() -> Call:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,7 @@ from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.cache.captured import NULL, CapturedPaged
 from nanoinfer.engine.step import Rows
 
@@ -41,8 +38,7 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
     return block * block_size + position % block_size, position + 1, tables
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """CapturedPaged.plan takes a decode step's slots, lengths and tables from it."""
     plan = CapturedPaged.plan
 
@@ -54,8 +50,7 @@ def swap(mine: Function) -> Iterator[None]:
         slots, lengths, tables = mine(batch.positions, live, made.tables.long(), NULL, self.block_size)
         return made._replace(places=slots.long(), lengths=lengths.long(), tables=tables.int())
 
-    with places.recorded(), replaced("nanoinfer.cache.captured:CapturedPaged.plan", planned):
-        yield
+    return places.RECORDED | {"nanoinfer.cache.captured:CapturedPaged.plan": planned}
 
 
 def _example() -> Call:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.engine.graphs import CapturedStep
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
@@ -45,8 +43,7 @@ def capture(
         state.copy_(saved)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """The runner makes every capture by it, each by itself."""
 
     @torch.inference_mode()
@@ -70,8 +67,7 @@ def swap(mine: Function) -> Iterator[None]:
             if on_capture:
                 on_capture(done, len(keys))
 
-    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphEngine._capture", captured):
-        yield
+    return places.RECORDED | {"nanoinfer.engine.graphs:GraphEngine._capture": captured}
 
 
 def _example() -> Call:

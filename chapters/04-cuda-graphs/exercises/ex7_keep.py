@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.make import make_engine
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
@@ -47,8 +46,7 @@ class Kept:
         return list(map(int, self._tokens))
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """Every step's tokens are kept by it until the host, two steps behind, looks at them."""
 
     def behind(*args: Any) -> Any:
@@ -56,9 +54,8 @@ def swap(mine: Function) -> Iterator[None]:
         made.lag = 2
         return made
 
-    fetched = replaced("nanoinfer.engine.late:Fetch", lambda tokens: Kept(mine, tokens))
-    with places.recorded(), fetched, replaced("nanoinfer.make:make_engine", behind):
-        yield
+    fetched = {"nanoinfer.engine.late:Fetch": partial(Kept, mine)}
+    return places.RECORDED | fetched | {"nanoinfer.make:make_engine": behind}
 
 
 def _example() -> Call:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.swap import replaced
 from nanocourse.learner.predict import Prediction, seconds
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.device import DeviceEngine
@@ -48,7 +49,10 @@ def ladder_padding(device: torch.device) -> float:
 
 def padding(device: torch.device) -> float:
     """The same in a run of the 24 texts, as the engine counts it."""
-    with places.recorded(), LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=32) as llm:
+    with (
+        replaced(places.RECORDED),
+        LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=32) as llm,
+    ):
         if device.type == "cpu":
             llm.core.recorder = Counting()  # tokens are nonsense then, and as many
         params = [SamplingParams(max_tokens=n, temperature=0, ignore_eos=True) for n in TEXTS]
@@ -63,7 +67,7 @@ def rungs(device: torch.device) -> float:
 
 def captures(device: torch.device) -> float:
     """Graphs that a warm-up captures for 64 rows, counted with a recorder that records nothing."""
-    with places.recorded(), LLM(load_model("small", device, torch.float32), engine="dense-graph") as llm:
+    with replaced(places.RECORDED), LLM(load_model("small", device, torch.float32), engine="dense-graph") as llm:
         llm.core.recorder = Counting()
         llm.core.rows = ladder(64)
         llm.warm_up()
@@ -89,7 +93,10 @@ def expected_replay(device: torch.device) -> float:
 
 def replay(device: torch.device) -> float:
     """One row's decode step by Python's launches, over the same step replayed."""
-    with places.recorded(), LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=64) as llm:
+    with (
+        replaced(places.RECORDED),
+        LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=64) as llm,
+    ):
         eager = seconds(lambda: DeviceEngine.decode(llm.core, 1, 40, SAMPLERS[0]), device, REPEATS)
         return eager / seconds(lambda: llm.core.decode(1, 40, SAMPLERS[0]), device, REPEATS)
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.engine.engine import Work
 from nanoinfer.engine.queue import ARRIVED
 from nanoinfer.engine.step import Prompts
@@ -44,8 +41,7 @@ def next_step(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -
     return {"token_ids": ids, "positions": positions, "rows": rows, "starts": starts, "logits_at": logits_at}
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """QueueEngine.schedule asks it what a step of prompts brings, and Batch.of takes that as it is."""
     of: Any = Batch.of
     chosen: list[tuple[dict[str, list[int]], list[int]]] = []
@@ -86,11 +82,8 @@ def swap(mine: Function) -> Iterator[None]:
         longest, past = int(starts.diff().max()), max(start for _, start, _ in work)
         return Prompts(ids, positions, slots, starts, longest, past, last_at, slots[last_at])
 
-    with (
-        replaced("nanoinfer.engine.queue:QueueEngine.schedule", schedule),
-        replaced("nanoinfer.model.batch:Batch.of", classmethod(of_mine)),
-    ):
-        yield
+    batch_of = classmethod(of_mine)
+    return {"nanoinfer.engine.queue:QueueEngine.schedule": schedule, "nanoinfer.model.batch:Batch.of": batch_of}
 
 
 def _example() -> Call:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import IMPORTS, Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import IMPORTS, Check, Function, Places, Spec
 from nanoinfer.engine.sampling import gumbel
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch
@@ -46,8 +43,7 @@ def choose(logits: Tensor, run: Tensor, offset: Tensor, rows: dict[str, Tensor],
     return torch.where(warm > 0, scores / torch.where(warm > 0, warm, 1.0) + noise, scores).argmax(-1)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """It chooses for rows of a step with drafts that do not filter; none of these is penalised."""
     lay_out, original = verify.lay_out, verify.choose_each
     drafts: list[Tensor] = []  # of the step
@@ -69,8 +65,7 @@ def swap(mine: Function) -> Iterator[None]:
         return tokens
 
     step = "nanoinfer.speculate.verify"
-    with replaced(f"{step}:lay_out", note_drafts), replaced(f"{step}:choose_each", choose_each):
-        yield
+    return {f"{step}:lay_out": note_drafts, f"{step}:choose_each": choose_each}
 
 
 NAMES = ("seed", "step", "temperature", "penalty", "counts")

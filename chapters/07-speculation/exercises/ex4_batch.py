@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,8 +9,7 @@ import torch
 from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch
 from nanoinfer.speculate import verify
@@ -51,8 +48,7 @@ def verify_batch(
     return tokens, positions, cells, [position + 1 for position in positions], starts
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """A step with drafts asks it; padding makes a rectangle of what it says."""
     original = verify.lay_out
 
@@ -70,8 +66,7 @@ def swap(mine: Function) -> Iterator[None]:
         numbers[:, at] = torch.tensor(fed)
         return replace(batch, token_ids=numbers[0], positions=numbers[1], row=numbers[2], past=max(reads) - 1)
 
-    with replaced("nanoinfer.speculate.verify:lay_out", lay_out):
-        yield
+    return {"nanoinfer.speculate.verify:lay_out": lay_out}
 
 
 def _row(slot: int, length: int, newest: int, left: int, rejected: int = 0) -> dict[str, int]:

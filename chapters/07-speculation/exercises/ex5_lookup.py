@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.engine.queue import Queued
 from nanoinfer.speculate.lookup import LONGEST
 
@@ -30,8 +28,7 @@ def look_up(text: list[int], longest: int, limit: int) -> list[int]:
     return []
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """PromptLookup asks it, of each row's whole text; its own drafts would go on after the text's end."""
 
     def draft(self: Any, rows: Sequence[Queued], limits: Sequence[int]) -> list[list[int]]:
@@ -40,8 +37,7 @@ def swap(mine: Function) -> Iterator[None]:
             raise ValueError("there are more drafts than were wanted")
         return drafts
 
-    with replaced("nanoinfer.speculate.lookup:PromptLookup.draft", draft):
-        yield
+    return {"nanoinfer.speculate.lookup:PromptLookup.draft": draft}
 
 
 def _example() -> Call:

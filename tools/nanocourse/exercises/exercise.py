@@ -11,7 +11,6 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.outcomes import Axes, Difference, Outcome, Returned, difference, local
 
 Function = Callable[..., Any]
+Places = Mapping[str, Any]  # of the engine, as "module:name" or "module:class.name": what takes them
 IMPORTS = ("import torch", "import torch.nn.functional as F", "from torch import Tensor")
 COMPILES = "it compiles"
 
@@ -49,7 +49,8 @@ class Spec:
     section: heading of the section to read.
     tolerance: allowed |difference| / max(1, |expected|), below 1; whole numbers must be equal. refuse: further
     functions that must not be called.
-    swap: puts a solution into the engine; by default it takes the reference's place, if the reference is the engine's.
+    swap: for a solution, what takes which places of the engine while it runs there; by default the solution takes the
+    reference's, if the reference is the engine's.
     verdicts: results are yes or no, so that a mistake is recognised by its verdicts in all checks together.
     fixed: what a check asks depends on the number of its case alone and not on the seed, so that once is enough.
     pure: a call leaves its arguments and torch's random state as they were; the stub says so. It does not count for
@@ -72,7 +73,7 @@ class Spec:
     tolerance: float = 1e-4
     imports: tuple[str, ...] = IMPORTS
     refuse: tuple[str, ...] = ()
-    swap: Callable[[Function], AbstractContextManager[None]] | None = None
+    swap: Callable[[Function], Places] | None = None
     limit_s: float = 10.0
     verdicts: bool = False
     fixed: bool = False
