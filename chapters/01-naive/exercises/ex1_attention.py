@@ -48,7 +48,6 @@ EXERCISE = Spec(
     example=_example,
     section="Who may read whom",
     axes=("row", "column", "head", "channel"),
-    tolerance=1e-4,
     refuse=("nanoinfer.cache.none:NoCache.attend", "nanoinfer.cache.dense:DenseCache.attend"),
     swap=swap,
 )

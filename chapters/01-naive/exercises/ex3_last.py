@@ -54,7 +54,6 @@ EXERCISE = Spec(
     example=_example,
     section="Two sequences of different lengths",
     axes=("row", "id"),
-    tolerance=1e-4,
     refuse=("nanoinfer.model.gpt2:GPT2.forward",),
     swap=swap,
 )

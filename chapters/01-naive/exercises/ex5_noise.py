@@ -26,14 +26,10 @@ def swap(mine: Function) -> Places:
     return {"nanoinfer.engine.sampling:gumbel": mine, "nanoinfer.engine.cpu_sampling:noise": noise}
 
 
-def _example() -> Call:
-    return call(torch.tensor([7, 8]), torch.tensor([0, 0]), 4)
-
-
 EXERCISE = Spec(
     reference="nanoinfer.engine.sampling:gumbel",
     lines=6,
-    example=_example,
+    example=lambda: call(torch.tensor([7, 8]), torch.tensor([0, 0]), 4),
     swap=swap,
     section="A sequence's own noise",
     axes=("row", "id"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises.exercise import IMPORTS, Check, Spec
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 
@@ -30,18 +30,14 @@ def _shape(config: ModelConfig) -> dict[str, int]:
     return {"n_layer": config.n_layer, "n_embd": config.n_embd, "vocab_size": config.vocab_size}
 
 
-def _example() -> Call:
-    return call(_shape(PRESETS["gpt2"]), 100, 2)
-
-
 EXERCISE = Spec(
     reference=cost,
     lines=8,
-    example=_example,
+    example=lambda: call(_shape(PRESETS["gpt2"]), 100, 2),
+    imports=IMPORTS,
     section="What it costs, and where it loses",
     typed=True,
     exact=True,
-    tolerance=1e-9,
 )
 
 

@@ -53,7 +53,6 @@ EXERCISE = Spec(
     axes=("of positions, next: number", "row", "column"),
     typed=True,
     exact=True,
-    tolerance=0.1,
     swap=swap,
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises.exercise import IMPORTS, Check, Function, Places, Spec
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 
@@ -39,18 +39,14 @@ def _shape(config: ModelConfig) -> dict[str, int]:
     return {name: getattr(config, name) for name in names}
 
 
-def _example() -> Call:
-    return call(_shape(PRESETS["gpt2"]), 16_000_000_000, 1024, 2)
-
-
 EXERCISE = Spec(
     reference=budget,
     lines=5,
-    example=_example,
+    example=lambda: call(_shape(PRESETS["gpt2"]), 16_000_000_000, 1024, 2),
+    imports=IMPORTS,
     section="What a token costs in memory",
     typed=True,
     exact=True,
-    tolerance=1e-12,
     refuse=("nanoinfer.cache.dense:DenseCache.bytes",),
     swap=swap,
 )

@@ -41,21 +41,15 @@ def swap(mine: Function) -> Places:
     return {"nanoinfer.cache.blocks:BlockManager.grow": grow_slot}
 
 
-def _example() -> Call:
-    return call([[7], [2, 5]], [5, 8], [9, 3, 6], 4)
-
-
 EXERCISE = Spec(
     reference=grow,
     lines=7,
-    example=_example,
+    example=lambda: call([[7], [2, 5]], [5, 8], [9, 3, 6], 4),
     pure=False,  # the lists may be changed
     section="When a row takes a block",
     axes=(("owned", "row", "block"), ("free", "place")),
     typed=True,
     exact=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.cache.blocks:BlockManager.grow",),
     swap=swap,
 )

@@ -48,7 +48,6 @@ EXERCISE = Spec(
     section="A slot for every token",
     axes=("token",),
     typed=True,
-    tolerance=1e-9,
     refuse=("nanoinfer.cache.paged:PagedCache.places",),
     swap=swap,
 )

@@ -20,20 +20,14 @@ def waste(lengths: list[int], room: int, block_size: int, token_bytes: int) -> t
     return (lines * room - tokens) * token_bytes, (blocks * block_size - tokens) * token_bytes + table
 
 
-def _example() -> Call:
-    return call([3, 8], 16, 4, 100)
-
-
 EXERCISE = Spec(
     reference=waste,
     lines=5,
-    example=_example,
+    example=lambda: call([3, 8], 16, 4, 100),
     section="Reservations, and what is left of the waste",
     axes=(("the dense cache",), ("the paged cache",)),
     typed=True,
     exact=True,
-    tolerance=1e-9,
-    imports=(),
 )
 
 

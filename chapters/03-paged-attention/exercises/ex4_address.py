@@ -32,7 +32,6 @@ EXERCISE = Spec(
     section="Which program reads which page",
     axes=("token",),
     typed=True,
-    tolerance=1e-12,
 )
 
 

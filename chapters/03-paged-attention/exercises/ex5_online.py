@@ -45,14 +45,10 @@ def _lent(scores: list[list[float]], values: list[list[float]]) -> Call:
     return call(read, len(scores), observe=lambda: {"tiles read": asked})
 
 
-def _example() -> Call:
-    return _lent([[1.0, 3.0], [2.0, 5.0]], [[10.0, 20.0], [30.0, 40.0]])
-
-
 EXERCISE = Spec(
     reference=attend_tiles,
     lines=11,
-    example=_example,
+    example=lambda: _lent([[1.0, 3.0], [2.0, 5.0]], [[10.0, 20.0], [30.0, 40.0]]),
     section="Online softmax, step by step",
     axes=(("the maximum",), ("the sum",), ("the weighted sum",)),
     tolerance=1e-6,

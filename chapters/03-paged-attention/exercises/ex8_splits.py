@@ -37,7 +37,6 @@ EXERCISE = Spec(
     section="When splitting pays",
     typed=True,
     exact=True,
-    tolerance=1e-9,
     imports=("from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS",),
     refuse=("nanoinfer.cache.paged:choose_splits",),
     swap=swap,

@@ -67,14 +67,10 @@ def _new(chunks: list[tuple[int, int, list[int], bool]]) -> dict[str, Tensor]:
     return {name: torch.tensor(values, dtype=torch.int64) for name, values in zip(scenes.INPUTS, each, strict=True)}
 
 
-def _example() -> Call:
-    return call(2, 6, 9, [_new([(1, 0, [5, 6, 7], True)])])
-
-
 EXERCISE = Spec(
     reference=copy_from,
     lines=7,
-    example=_example,
+    example=lambda: call(2, 6, 9, [_new([(1, 0, [5, 6, 7], True)])]),
     section="Why the address matters",
     axes=("batch", "number"),
     tolerance=1e-9,

@@ -79,8 +79,6 @@ EXERCISE = Spec(
     axes=("step",),
     typed=True,
     exact=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.engine.graphs:GraphEngine._captured",),
     swap=swap,
 )

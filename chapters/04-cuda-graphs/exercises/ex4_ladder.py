@@ -43,20 +43,14 @@ def swap(mine: Function) -> Places:
     return places.RECORDED | {"nanoinfer.engine.graphs:ladder": built, "nanoinfer.engine.graphs:pick": chosen}
 
 
-def _example() -> Call:
-    return call(13, [3, 9, 13, 14])
-
-
 EXERCISE = Spec(
     reference=ladder_and_picks,
     lines=8,
-    example=_example,
+    example=lambda: call(13, [3, 9, 13, 14]),
     section="The ladder",
     axes=("result", "item"),
     typed=True,
     exact=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.engine.graphs:ladder", "nanoinfer.engine.graphs:pick"),
     swap=swap,
 )

@@ -58,14 +58,10 @@ def swap(mine: Function) -> Places:
     return places.RECORDED | fetched | {"nanoinfer.make:make_engine": behind}
 
 
-def _example() -> Call:
-    return call(torch.tensor([4, 1]), 3, 1)
-
-
 EXERCISE = Spec(
     reference=keep,
     lines=5,
-    example=_example,
+    example=lambda: call(torch.tensor([4, 1]), 3, 1),
     section="A replay returns nothing",
     axes=("step", "row"),
     tolerance=1e-9,

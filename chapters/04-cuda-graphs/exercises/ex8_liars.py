@@ -49,16 +49,11 @@ KNOWN = dict.fromkeys(scenes.MARKING.RIGHT, "passes") | dict.fromkeys(scenes.MAR
 check_engine.__dict__["kept"] = KNOWN  # what it makes of each, which a test holds it to: nobody waits for that again
 
 
-def _example() -> Call:
-    return call(["engine"])
-
-
 EXERCISE = Spec(
     reference=check_engine,
     lines=16,
-    example=_example,
+    example=lambda: call(["engine"]),
     section="A test of one's own",
-    imports=(),
     scene=scenes.marked,
     limit_s=180.0,  # a thorough test asks engines thousands of times, from process to process: 70 s on a busy machine
     verdicts=True,

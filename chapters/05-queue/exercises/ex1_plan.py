@@ -70,19 +70,13 @@ def _asked(engine: Any, mine: Function) -> list[tuple[Queued, int, bool]]:
     return [(every[at], tokens, follows) for at, tokens, follows in step]
 
 
-def _example() -> Call:
-    return call([3, 9, 4, 5], [4, 2, 0, 0], 8, 5)
-
-
 EXERCISE = Spec(
     reference=plan,
     lines=9,
-    example=_example,
+    example=lambda: call([3, 9, 4, 5], [4, 2, 0, 0], 8, 5),
     section="A budget for every step",
     axes=("part", "item"),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.engine.queue:QueueEngine.schedule",),
     swap=swap,
     displaced={"5.8": "your 5.8 says what a step of prompts brings, and 5.1 runs where 5.8 is the reference's"},

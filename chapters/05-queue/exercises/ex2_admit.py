@@ -61,19 +61,13 @@ def _text(s: Queued) -> tuple[int, int]:
     return len(s.request.prompt_token_ids), s.request.limit
 
 
-def _example() -> Call:
-    return call([(6, 4), (70, 10), (3, 2), (1, 1)], [(5, 8, 2)], 7, 4, 8)
-
-
 EXERCISE = Spec(
     reference=admit,
     lines=15,
-    example=_example,
+    example=lambda: call([(6, 4), (70, 10), (3, 2), (1, 1)], [(5, 8, 2)], 7, 4, 8),
     section="Who may start",
     axes=("list", "item"),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.cache.blocks:BlockManager.reserve", "nanoinfer.engine.queue:QueueEngine.admit_next"),
     swap=swap,
 )

@@ -91,8 +91,6 @@ EXERCISE = Spec(
     section="A name for a full block",
     axes=("list", "block"),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.cache.sharing:SharedBlocks.find", "nanoinfer.cache.sharing:SharedBlocks._extend"),
     swap=swap,
 )

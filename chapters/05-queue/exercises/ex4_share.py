@@ -77,8 +77,6 @@ EXERCISE = Spec(
     section="Blocks that sequences share",
     axes=("result", "item", "block"),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.cache.sharing:SharedBlocks.reserve", "nanoinfer.cache.sharing:SharedBlocks.give_back"),
 )
 

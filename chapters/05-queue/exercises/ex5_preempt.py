@@ -100,8 +100,6 @@ EXERCISE = Spec(
     section="Reserve, or preempt",
     axes=(("blocks", "row"), ("free blocks",), ("preempted", "place"), ("sent", "place", ("row",), ("token",))),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.engine.queue:QueueEngine.with_room", "nanoinfer.engine.queue:QueueEngine.preempt"),
 )
 

@@ -104,7 +104,6 @@ EXERCISE = Spec(
     lines=35,
     example=lambda: lent(toy.Queue),
     section="Queues that starved",
-    imports=(),
     verdicts=True,
     fixed=True,
 )  # fmt: skip

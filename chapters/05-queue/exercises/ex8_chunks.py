@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises.exercise import IMPORTS, Check, Function, Places, Spec
 from nanoinfer.engine.engine import Work
 from nanoinfer.engine.queue import ARRIVED
 from nanoinfer.engine.step import Prompts
@@ -86,19 +86,15 @@ def swap(mine: Function) -> Places:
     return {"nanoinfer.engine.queue:QueueEngine.schedule": schedule, "nanoinfer.model.batch:Batch.of": batch_of}
 
 
-def _example() -> Call:
-    return call([[11, 12, 13], [21, 22, 23]], [2, 0], 2, 4)
-
-
 EXERCISE = Spec(
     reference=next_step,
     lines=12,
-    example=_example,
+    example=lambda: call([[11, 12, 13], [21, 22, 23]], [2, 0], 2, 4),
+    imports=IMPORTS,
     section="A long prompt among short ones",
     axes=("number",),
     typed=True,
     exact=True,
-    tolerance=1e-6,
     swap=swap,
     refuse=("nanoinfer.model.batch:Batch.of", "nanoinfer.engine.queue:QueueEngine.schedule"),
 )

@@ -63,7 +63,6 @@ EXERCISE = Spec(
     lines=11,
     example=lambda: call(2, [7, 0], [3, 3], 4, 5),
     section="One kernel a token",
-    imports=(),
     scene=delivered,
 )
 

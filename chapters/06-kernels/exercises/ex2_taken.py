@@ -73,7 +73,6 @@ EXERCISE = Spec(
     lines=16,
     example=lambda: call(2, [[5], [6]], [9]),
     section="One kernel a token",
-    imports=(),
     scene=relayed,
 )
 

@@ -81,7 +81,6 @@ EXERCISE = Spec(
     lines=15,
     example=lambda: call([[1, 2], [3, 4]], 2, 0),
     section="One kernel a token",
-    imports=(),
     scene=run_phases,
 )
 

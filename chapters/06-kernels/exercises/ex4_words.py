@@ -86,7 +86,6 @@ EXERCISE = Spec(
     lines=14,
     example=lambda: call([[[[5]], [[-6]]]], 8, 0),
     section="One kernel a token",
-    imports=(),
     scene=exchanged,
 )
 

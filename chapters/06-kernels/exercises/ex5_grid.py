@@ -114,7 +114,6 @@ EXERCISE = Spec(
     lines=22,
     example=lambda: call([3, 0, 2], 2, 2, 20),
     section="One kernel a token",
-    imports=(),
     scene=launched,
 )
 

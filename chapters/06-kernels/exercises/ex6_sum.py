@@ -76,7 +76,6 @@ EXERCISE = Spec(
     lines=9,
     example=lambda: call([[0.5, -2.0], [0.25, 1.0]]),
     section="One kernel a token",
-    imports=(),
     scene=added,
 )
 

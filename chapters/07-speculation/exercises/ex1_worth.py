@@ -20,18 +20,13 @@ def worth(alpha: list[float], drafts: list[int], plain: float, verify: float) ->
     return tokens, sum(tokens) / len(tokens) * plain / verify
 
 
-def _example() -> Call:
-    return call([0.5, 0.9], [2, 0], 0.010, 0.011)
-
-
 EXERCISE = Spec(
     reference=worth,
     lines=4,
-    example=_example,
+    example=lambda: call([0.5, 0.9], [2, 0], 0.010, 0.011),
     section="What a draft is worth",
     axes=(("tokens", "row"), ("speed",)),
     tolerance=1e-6,
-    imports=(),
 )  # fmt: skip
 
 

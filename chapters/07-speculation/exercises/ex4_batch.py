@@ -73,20 +73,14 @@ def _row(slot: int, length: int, newest: int, left: int, rejected: int = 0) -> d
     return {"slot": slot, "length": length, "newest": newest, "left": left, "filled": length - 1 + rejected}
 
 
-def _example() -> Call:
-    return call([_row(2, 5, 11, 9, 2), _row(0, 7, 12, 3)], [[21, 22], [23, 24, 25]], 10)
-
-
 EXERCISE = Spec(
     reference=verify_batch,
     lines=14,
-    example=_example,
+    example=lambda: call([_row(2, 5, 11, 9, 2), _row(0, 7, 12, 3)], [[21, 22], [23, 24, 25]], 10),
     swap=swap,
     section="What a rejected token leaves behind",
     axes=(("tokens", "place"), ("positions", "place"), ("cells", "place"), ("reads", "place"), ("starts", "row")),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.speculate.verify:lay_out",),
 )
 

@@ -40,19 +40,13 @@ def swap(mine: Function) -> Places:
     return {"nanoinfer.speculate.lookup:PromptLookup.draft": draft}
 
 
-def _example() -> Call:
-    return call([1, 2, 3, 7, 2, 3, 9, 8, 2, 3], 3, 4)
-
-
 EXERCISE = Spec(
     reference=look_up,
     lines=6,
-    example=_example,
+    example=lambda: call([1, 2, 3, 7, 2, 3, 9, 8, 2, 3], 3, 4),
     section="Prompt lookup",
     axes=("draft",),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     swap=swap,
     refuse=("nanoinfer.speculate.lookup:look_up", "nanoinfer.speculate.lookup:PromptLookup.draft"),
 )

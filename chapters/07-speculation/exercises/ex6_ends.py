@@ -61,8 +61,6 @@ EXERCISE = Spec(
     section="A run that ends in the middle",
     axes=("part",),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.engine.queue:QueueEngine.take", "nanoinfer.text.stop:TextStream.push"),
 )  # fmt: skip
 

@@ -38,19 +38,13 @@ def draft_room(
     return brought, held, kept, free
 
 
-def _example() -> Call:
-    return call([(7, 2), (4, 3), (2, 1)], [4, 3, 5], [1, 3, 0], 4, 4)
-
-
 EXERCISE = Spec(
     reference=draft_room,
     lines=16,
-    example=_example,
+    example=lambda: call([(7, 2), (4, 3), (2, 1)], [4, 3, 5], [1, 3, 0], 4, 4),
     section="What a rejected token leaves behind",
     axes=(("brought", "row"), ("held", "row"), ("kept", "row"), ("free blocks",)),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.speculate.engine:DraftEngine.room_for",),
 )
 

@@ -105,7 +105,6 @@ EXERCISE = Spec(
     lines=40,
     example=lambda: lent(LIARS.Machine),
     section="Guesses that lied",
-    imports=(),
     verdicts=True,
     fixed=True,
 )  # fmt: skip

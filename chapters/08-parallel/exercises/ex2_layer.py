@@ -122,7 +122,6 @@ EXERCISE = Spec(
     section="A head stays whole",
     axes=("rank", "token", "column"),
     typed=True,
-    imports=("import torch", "import torch.nn.functional as F", "from torch import Tensor"),
     scene=played,
 )  # fmt: skip
 

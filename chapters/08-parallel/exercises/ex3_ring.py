@@ -132,7 +132,6 @@ EXERCISE = Spec(
     lines=12,
     example=lambda: call([[1.0, 20.0, 300.0], [4.0, 50.0, 600.0]]),
     section="What an all-reduce is made of",
-    imports=(),
     scene=played,
 )
 

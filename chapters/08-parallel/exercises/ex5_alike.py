@@ -166,8 +166,6 @@ EXERCISE = Spec(
     section="Ranks that must agree",
     axes=("item",),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     scene=played,
 )  # fmt: skip
 

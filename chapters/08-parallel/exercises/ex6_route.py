@@ -99,8 +99,6 @@ EXERCISE = Spec(
     section="Replicas",
     axes=(("sent", "message", "part"), ("rows", "replica", "item"), ("failed", "row")),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.parallel.replicas:ReplicaLoop.submit",),
 )
 

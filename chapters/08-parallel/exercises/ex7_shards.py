@@ -207,7 +207,6 @@ EXERCISE = Spec(
     section="A file of prompts",
     axes=("item",),
     typed=True,
-    tolerance=1e-9,
     imports=("import zlib",),
     scene=played,
 )  # fmt: skip

@@ -87,7 +87,6 @@ EXERCISE = Spec(
     lines=20,
     example=lambda: lent(LIARS.RIGHT["two-slots"]),
     section="Ranks that disagreed",
-    imports=(),
     verdicts=True,
     fixed=True,
 )  # fmt: skip

@@ -47,6 +47,7 @@ class Spec:
     in it, a tuple for each item: its name, and those of its dimensions. typed: a result must have the reference's
     dtype, and be a whole number where that is one.
     section: heading of the section to read.
+    imports: of the stub, by default torch's where the signature names a Tensor.
     tolerance: allowed |difference| / max(1, |expected|), below 1; whole numbers must be equal. refuse: further
     functions that must not be called.
     swap: for a solution, what takes which places of the engine while it runs there; by default the solution takes the
@@ -71,7 +72,7 @@ class Spec:
     typed: bool = False
     exact: bool = False
     tolerance: float = 1e-4
-    imports: tuple[str, ...] = IMPORTS
+    imports: tuple[str, ...] | None = None
     refuse: tuple[str, ...] = ()
     swap: Callable[[Function], Places] | None = None
     limit_s: float = 10.0
@@ -224,6 +225,13 @@ class Exercise:
     def name(self) -> str:
         """The name of the function that a learner writes."""
         return self.function.__name__
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The lines that import what most answers need."""
+        if self.spec.imports is not None:
+            return self.spec.imports
+        return IMPORTS if "Tensor" in str(inspect.signature(self.plain)) else ()
 
     @property
     def oracle(self) -> Function:
