@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import MANY, Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises import MANY, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.model.batch import Batch
 
 

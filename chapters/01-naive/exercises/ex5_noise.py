@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import MANY, Call, Case, call
-from nanocourse.exercises.exercise import IMPORTS, Check, Function, Places, Spec
+from nanocourse.exercises import IMPORTS, MANY, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.sampling import random_bits
 
 # Seeds whose hash at step 1 is, for one of the ids below 8: small or middling; 0, or even and small; close to 2^32.

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanocourse.exercises.toy_model import Toy
 from nanoinfer.cache.none import forward_logits
 

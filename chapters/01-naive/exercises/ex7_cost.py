@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import IMPORTS, Check, Spec
+from nanocourse.exercises import IMPORTS, Call, Case, Check, Spec, call
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 from nanocourse.exercises.toy_model import LastOften, NearTies, Toy
 
 VOCAB, CONTEXT = 24, 16

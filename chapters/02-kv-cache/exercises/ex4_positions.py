@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import FAR, MANY, Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises import FAR, MANY, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.model.batch import Batch
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call, large_in_turn
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call, large_in_turn
 from nanoinfer.cache.dense import DenseCache
 
 

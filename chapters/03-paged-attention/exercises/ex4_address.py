@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 
 def key_offsets(table: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int) -> Tensor:

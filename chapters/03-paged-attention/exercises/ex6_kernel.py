@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Kernel, Places, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Kernel, Places, Spec, call
 from nanoinfer.kernels import paged_attention_torch
 
 if TYPE_CHECKING:  # Triton is not imported here: there are no wheels of it for macOS and Windows

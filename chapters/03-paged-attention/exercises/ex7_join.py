@@ -7,8 +7,7 @@ import os
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.cache.paged import choose_splits
 from nanoinfer.kernels.paged_attention_torch import gather_pages
 

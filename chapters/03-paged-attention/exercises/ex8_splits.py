@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
 
 

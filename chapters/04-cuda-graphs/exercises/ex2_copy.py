@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.state import upload
 from nanoinfer.engine.step import Layout, Prefill

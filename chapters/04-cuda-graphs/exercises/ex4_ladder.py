@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.engine.graphs import pick
 
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")

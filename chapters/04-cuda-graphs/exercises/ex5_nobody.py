@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.cache.captured import NULL, CapturedPaged
 from nanoinfer.engine.step import Rows
 

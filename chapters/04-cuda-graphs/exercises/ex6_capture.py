@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
 from nanoinfer.engine.graphs import CapturedStep
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")

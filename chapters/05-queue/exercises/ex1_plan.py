@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.engine import Work
 from nanoinfer.engine.queue import ARRIVED, Queued
 

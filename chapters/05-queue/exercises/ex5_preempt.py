@@ -6,8 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 Row = dict[str, Any]
 

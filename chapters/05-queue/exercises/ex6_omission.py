@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 Log = list[tuple[int, int, float, float, bool]]
 

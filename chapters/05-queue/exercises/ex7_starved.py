@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises import Call, Case, Check, Spec, call
 from nanocourse.exercises.chapters import run_folder
-from nanocourse.exercises.exercise import Check, Spec
 
 LIES = run_folder(Path(__file__).parents[1] / "lies")
 toy, catalogue, variants = LIES("toy"), LIES("catalogue"), LIES("variants")

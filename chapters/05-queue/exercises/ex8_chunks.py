@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import IMPORTS, Check, Function, Places, Spec
+from nanocourse.exercises import IMPORTS, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.engine import Work
 from nanoinfer.engine.queue import ARRIVED
 from nanoinfer.engine.step import Prompts

@@ -7,9 +7,8 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises import Call, Case, Check, Function, Spec, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
 
 MACHINE = run_file(Path(__file__).with_name("machine.py"), "nanoinfer_ch06_machine")
 Program = Generator[Any, Any, Any]

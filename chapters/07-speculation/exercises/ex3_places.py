@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import IMPORTS, Check, Function, Places, Spec
+from nanocourse.exercises import IMPORTS, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.sampling import gumbel
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch

@@ -8,8 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch
 from nanoinfer.speculate import verify

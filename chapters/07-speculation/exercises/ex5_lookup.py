@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Places, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.queue import Queued
 from nanoinfer.speculate.lookup import LONGEST
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 
 def draft_room(

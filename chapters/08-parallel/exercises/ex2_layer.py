@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises import Call, Case, Check, Function, Spec, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
 
 RANKS = run_file(Path(__file__).with_name("ranks.py"), "nanoinfer_ch08_ranks")
 Part = dict[str, Tensor]

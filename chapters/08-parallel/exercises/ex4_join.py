@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises import IMPORTS, Call, Case, Check, Function, Spec, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import IMPORTS, Check, Function, Spec
 from nanoinfer.engine.sampling import gumbel
 
 RANKS = run_file(Path(__file__).with_name("ranks.py"), "nanoinfer_ch08_ranks")

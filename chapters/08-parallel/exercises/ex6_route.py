@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 Sent = list[tuple[int, str, list[int], int, int]]
 Known = dict[int, set[tuple[int, ...]]]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises import Call, Case, Check, Spec, call
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Spec
 
 MANY = 40
 LIARS = run_file(Path(__file__).with_name("liars.py"), "nanoinfer_ch08_liars")
