@@ -146,6 +146,4 @@ def any_batch(case: Case) -> Call:
     return asked
 
 
-CHECKS = (
-    Check(ragged, 5), Check(poisoned_padding, 4), Check(padded_vocabulary, 3), Check(any_batch, 30, wide=True),
-)  # fmt: skip
+CHECKS = (Check(ragged, 5), Check(poisoned_padding, 4), Check(padded_vocabulary, 3), Check(any_batch, 30, wide=True))

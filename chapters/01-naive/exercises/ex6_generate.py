@@ -148,8 +148,7 @@ def _call(
 
 
 def _prompt(case: Case, low: int = 2, high: int = 5) -> list[int]:
-    tokens: list[int] = case.ints("prompt", 0, 11, case.size("prompt tokens", low, high)).tolist()
-    return tokens
+    return case.ints("prompt", 0, 11, case.size("prompt tokens", low, high)).tolist()
 
 
 def ends_by_count(case: Case) -> Call:

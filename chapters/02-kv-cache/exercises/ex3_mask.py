@@ -115,6 +115,4 @@ def any_step(case: Case) -> Call:
     }[kind])  # fmt: skip
 
 
-CHECKS = (
-    Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 27, wide=True),
-)  # fmt: skip
+CHECKS = (Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 27, wide=True))

@@ -74,6 +74,4 @@ def any_mixture(case: Case) -> Call:
     return call(lengths.tolist(), room, size, case.size("bytes", 1, most["bytes"]))
 
 
-CHECKS = (
-    Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 10, wide=True), Check(any_mixture, 12, wide=True),
-)  # fmt: skip
+CHECKS = (Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 10, wide=True), Check(any_mixture, 12, wide=True))

@@ -86,6 +86,4 @@ def any_text(case: Case) -> Call:
     return call(table, positions, heads - 1, heads, size, width)
 
 
-CHECKS = (
-    Check(layout, 4), Check(large_pool, 6), Check(any_text, 7 + len(SIZES) + len(LARGE), wide=True),
-)  # fmt: skip
+CHECKS = (Check(layout, 4), Check(large_pool, 6), Check(any_text, 7 + len(SIZES) + len(LARGE), wide=True))

@@ -103,8 +103,7 @@ def _pool(case: Case, keys: list[str], missing: set[int]) -> dict[str, int]:
 
 
 def _tokens(case: Case, count: int, low: int = 1, high: int = 99) -> list[int]:
-    tokens: list[int] = case.ints("tokens", low, high, count).tolist()
-    return tokens
+    return case.ints("tokens", low, high, count).tolist()
 
 
 def full_blocks(case: Case) -> Call:

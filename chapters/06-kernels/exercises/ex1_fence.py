@@ -53,8 +53,7 @@ def delivered(answer: Function, count: int, values: list[int], old: list[int], f
 
     decoys = [lambda: answer(0, list(data), "flag", [value + 1 for value in values], stamp)]
     effort = {"most": 900, "walks": 10, "seed": str(values)}
-    told: str = MACHINE.tried(makes, words, judge, bits=32, decoys=decoys, endless=True, **effort)[0]
-    return told
+    return MACHINE.tried(makes, words, judge, bits=32, decoys=decoys, endless=True, **effort)[0]
 
 
 EXERCISE = Spec(
@@ -67,8 +66,7 @@ EXERCISE = Spec(
 
 
 def _values(case: Case, name: str, count: int, high: int = 9) -> list[int]:
-    found: list[int] = case.ints(name, 0, high, count).tolist()
-    return found
+    return case.ints(name, 0, high, count).tolist()
 
 
 def one_receiver(case: Case) -> Call:

@@ -63,8 +63,7 @@ def relayed(answer: Function, count: int, messages: list[list[int]], old: list[i
 
     makes = [lambda me=me: make(me) for me in range(count)]
     settings = {"bits": 32, "most": 900, "walks": 10, "seed": str(messages), "decoys": [lambda: make(0, 1)]}
-    told: str = MACHINE.tried(makes, words, judge, **settings)[0]
-    return told
+    return MACHINE.tried(makes, words, judge, **settings)[0]
 
 
 EXERCISE = Spec(
@@ -108,8 +107,7 @@ def any_relay(case: Case) -> Call:
 
 
 def _old(case: Case, width: int) -> list[int]:
-    old: list[int] = case.ints("old", 100, 999, width).tolist()
-    return old
+    return case.ints("old", 100, 999, width).tolist()
 
 
 CHECKS = (Check(any_relay, 10, wide=True), Check(one_receiver, 3), Check(two_receivers, 2))

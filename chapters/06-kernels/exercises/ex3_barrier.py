@@ -85,8 +85,7 @@ EXERCISE = Spec(
 
 
 def _launches(case: Case, launches: int, count: int) -> list[list[int]]:
-    found: list[list[int]] = case.ints("starts", 1, 9, launches, count).tolist()
-    return found
+    return case.ints("starts", 1, 9, launches, count).tolist()
 
 
 def more_phases(case: Case) -> Call:

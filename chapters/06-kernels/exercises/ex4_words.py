@@ -90,8 +90,7 @@ EXERCISE = Spec(
 
 
 def _rounds(case: Case, name: str, count: int, rounds: int, width: int) -> list[list[list[int]]]:
-    found: list[list[list[int]]] = case.ints(name, -9, 9, count, rounds, width).tolist()
-    return found
+    return case.ints(name, -9, 9, count, rounds, width).tolist()
 
 
 def one_round(case: Case) -> Call:

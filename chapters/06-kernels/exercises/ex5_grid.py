@@ -118,8 +118,7 @@ EXERCISE = Spec(
 
 
 def _tiles(case: Case, count: int, low: int = 1) -> list[int]:
-    found: list[int] = case.ints("tiles", low, 9, count).tolist()
-    return found
+    return case.ints("tiles", low, 9, count).tolist()
 
 
 def more_tiles(case: Case) -> Call:
@@ -156,7 +155,4 @@ def any_grid(case: Case) -> Call:
     return call(tiles, resident, max(1, resident), 30)
 
 
-CHECKS = (
-    Check(any_grid, 10, wide=True), Check(more_tiles, 3), Check(empty_tiles, 4),
-    Check(somebody_is_missing, 3),
-)  # fmt: skip
+CHECKS = (Check(any_grid, 10, wide=True), Check(more_tiles, 3), Check(empty_tiles, 4), Check(somebody_is_missing, 3))

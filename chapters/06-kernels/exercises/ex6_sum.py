@@ -55,8 +55,7 @@ def added(answer: Function, values: list[list[float]]) -> str:
     makes = [lambda own=own: answer(len(values), list(words), list(own)) for own in values]
     decoys = [lambda own=own: answer(len(values), list(words), [value + 1.0 for value in own]) for own in values[:9]]
     effort = {"most": 600, "walks": 1 if len(values) > 9 else 6, "seed": str(values), "decoys": decoys}
-    told: str = MACHINE.tried(makes, words, judge, **effort)[0]
-    return told
+    return MACHINE.tried(makes, words, judge, **effort)[0]
 
 
 def _units(value: float) -> int:
@@ -80,8 +79,7 @@ EXERCISE = Spec(
 
 
 def _floats(case: Case, name: str, count: int, width: int, scale: float) -> list[list[float]]:
-    found: list[list[float]] = (case.floats(name, count, width) * scale).tolist()
-    return found
+    return (case.floats(name, count, width) * scale).tolist()
 
 
 def two_programs(case: Case) -> Call:

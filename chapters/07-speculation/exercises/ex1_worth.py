@@ -69,6 +69,4 @@ def any_rows(case: Case) -> Call:
     return call(_shares(case, rows), drafts, 0.5, case.choice("verify", (0.25, 0.75, 2.0)))
 
 
-CHECKS = (
-    Check(any_rows, 7, wide=True), Check(one_row, 3), Check(ragged, 3), Check(by_the_clock, 3),
-)  # fmt: skip
+CHECKS = (Check(any_rows, 7, wide=True), Check(one_row, 3), Check(ragged, 3), Check(by_the_clock, 3))

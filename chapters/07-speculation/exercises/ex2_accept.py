@@ -77,8 +77,7 @@ def _made(
 
 
 def _counts(case: Case, rows: int, low: int, high: int) -> list[int]:
-    counts: list[int] = case.ints("counts", low, high, rows).tolist()
-    return counts
+    return case.ints("counts", low, high, rows).tolist()
 
 
 def up_to_the_first_wrong(case: Case) -> Call:

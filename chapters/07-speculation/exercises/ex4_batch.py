@@ -85,8 +85,7 @@ EXERCISE = Spec(
 
 
 def _drafts(case: Case, row: int, count: int) -> list[int]:
-    tokens: list[int] = case.ints(f"drafts {row}", 1, 999, count).tolist()
-    return tokens
+    return case.ints(f"drafts {row}", 1, 999, count).tolist()
 
 
 def _rows(case: Case, count: int, rejected: bool = False) -> list[dict[str, int]]:

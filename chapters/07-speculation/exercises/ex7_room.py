@@ -101,6 +101,4 @@ def any_rows(case: Case) -> Call:
     return call(rows, wishes, right, _lacks(rows, size) + over, size)
 
 
-CHECKS = (
-    Check(any_rows, len(KINDS), wide=True), Check(promises_first, 6), Check(given_back, 4),
-)  # fmt: skip
+CHECKS = (Check(any_rows, len(KINDS), wide=True), Check(promises_first, 6), Check(given_back, 4))

@@ -136,8 +136,7 @@ EXERCISE = Spec(
 
 
 def _values(case: Case, ranks: int, n: int, scale: float = 1.0) -> list[list[float]]:
-    made: list[list[float]] = (case.floats("values", ranks, n).double() * scale).tolist()
-    return made
+    return (case.floats("values", ranks, n).double() * scale).tolist()
 
 
 def every_part(case: Case) -> Call:

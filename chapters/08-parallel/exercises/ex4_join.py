@@ -195,7 +195,4 @@ def any_head(case: Case) -> Call:
     return call(parts, firsts, total, rows)
 
 
-CHECKS = (
-    Check(any_head, len(KINDS), wide=True), Check(ties, 6), Check(below_padding, 5),
-    Check(its_own_noise, 4),
-)  # fmt: skip
+CHECKS = (Check(any_head, len(KINDS), wide=True), Check(ties, 6), Check(below_padding, 5), Check(its_own_noise, 4))

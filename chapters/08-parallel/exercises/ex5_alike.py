@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def played(
 
     def exchange(asked: list[Any]) -> list[Any]:
         if asked[0][0] == "gather":
-            return [[_copied(one[1]) for one in asked] for _ in asked]
+            return [[deepcopy(one[1]) for one in asked] for _ in asked]
         names, graph = asked[0][1], asked[0][2]
         if not isinstance(names, list) or not names or any(name not in had for name in names):
             raise RANKS.LostError(f"a step of {str(names)[:200]}: no names of rows")
@@ -96,7 +97,7 @@ def played(
 
     try:
         ranks = [
-            RANKS.Rank(n, lambda n=n: answer(n, _copied(each[n]), _copied(rows)), "ValueError") for n in range(size)
+            RANKS.Rank(n, lambda n=n: answer(n, deepcopy(each[n]), deepcopy(rows)), "ValueError") for n in range(size)
         ]
         for _ in range(RANKS.STEPS):
             for rank in ranks:
@@ -139,12 +140,6 @@ def _same_everywhere(ranks: list[Any]) -> None:
 
 def _short(asks: list[Any]) -> str:
     return " ".join(map(str, asks))[:120]
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _copied(one) for name, one in value.items()}
-    return type(value)(map(_copied, value)) if isinstance(value, list | tuple) else value
 
 
 def _row(name: str, blocks: int = 1, deadline: float = 1e9) -> dict[str, Any]:

@@ -105,8 +105,7 @@ History = list[tuple[Any, ...]]
 
 
 def _text(case: Case, name: str, length: int, high: int = 99) -> list[int]:
-    tokens: list[int] = case.ints(name, 0, high, length).tolist()
-    return tokens
+    return case.ints(name, 0, high, length).tolist()
 
 
 def the_least(case: Case) -> Call:
