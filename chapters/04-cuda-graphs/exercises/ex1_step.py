@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises import Call, Case, Check, Spec, call
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises import Call, Case, Check, Spec, beside, call
 
-scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
+scenes = beside(__file__, "scenes.py")
 
 
 def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor, dict[str, str]]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, beside, call
 from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.state import upload
 from nanoinfer.engine.step import Layout, Prefill
 
-scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+scenes = beside(__file__, "scenes.py")
+places = beside(__file__, "places.py")
 
 
 def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
-from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, beside, call
 from nanoinfer.engine.graphs import pick
 
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+places = beside(__file__, "places.py")
 
 
 def ladder_and_picks(maximum: int, batches: list[int]) -> tuple[list[int], list[int | None]]:

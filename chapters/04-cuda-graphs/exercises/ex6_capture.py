@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, beside, call
 from nanoinfer.engine.graphs import CapturedStep
 
-scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+scenes = beside(__file__, "scenes.py")
+places = beside(__file__, "places.py")
 
 
 def capture(

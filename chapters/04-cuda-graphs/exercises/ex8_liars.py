@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises import Call, Case, Check, Spec, call
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises import Call, Case, Check, Spec, beside, call
 
-scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
+scenes = beside(__file__, "scenes.py")
 
 
 def check_engine(make: Callable[..., Any]) -> None:

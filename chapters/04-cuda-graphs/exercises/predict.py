@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises import beside
 from nanocourse.exercises.swap import replaced
 from nanocourse.learner.predict import Prediction, seconds
 from nanoinfer import LLM, SamplingParams
@@ -20,7 +19,7 @@ from nanoinfer.model.weights import load_model
 
 TEXTS = (3, 4, 4, 5, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 11, 12, 13, 14, 16, 18, 20, 22, 24)  # new tokens of 24 texts
 REPEATS = 9
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+places = beside(__file__, "places.py")
 
 
 class Counted(FakeGraph):

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises import Call, Case, Check, Spec, call
-from nanocourse.exercises.chapters import run_folder
+from nanocourse.exercises import Call, Case, Check, Spec, call, run_folder
 
 LIES = run_folder(Path(__file__).parents[1] / "lies")
 toy, catalogue, variants = LIES("toy"), LIES("catalogue"), LIES("variants")

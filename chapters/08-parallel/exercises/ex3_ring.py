@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises import Call, Case, Check, Function, Spec, call
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-RANKS = run_file(Path(__file__).with_name("ranks.py"), "nanoinfer_ch08_ranks")
+RANKS = beside(__file__, "ranks.py")
 RIGHT = "all ranks have the sums, bit for bit"
 
 

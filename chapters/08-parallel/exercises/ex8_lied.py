@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-from nanocourse.exercises import Call, Case, Check, Spec, call
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises import Call, Case, Check, Spec, beside, call
 
 MANY = 40
-LIARS = run_file(Path(__file__).with_name("liars.py"), "nanoinfer_ch08_liars")
+LIARS = beside(__file__, "liars.py")
 
 
 def check_ranks(

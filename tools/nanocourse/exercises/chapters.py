@@ -13,9 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nanocourse.exercises import moved, page
 from nanocourse.exercises.bank import wrong_answers
 from nanocourse.exercises.exercise import Exercise, Function, Spec
+from nanocourse.exercises.moved import told
+from nanocourse.exercises.page import texts
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def exercise(id: str) -> Exercise:
     for path in exercise_files(of):
         if path.name.startswith(f"ex{match[2]}_"):
             return load(path, of.number)
-    raise ValueError(moved.told(id) or f"chapter {of.number} has {len(exercise_files(of))} exercises, and none is {id}")
+    raise ValueError(told(id) or f"chapter {of.number} has {len(exercise_files(of))} exercises, and none is {id}")
 
 
 def load(path: Path, chapter: int) -> Exercise:
@@ -109,7 +110,7 @@ def load(path: Path, chapter: int) -> Exercise:
     beside = path.with_name(f"{path.stem}_answers.py")
     answers = run_file(beside, f"nanoinfer_ch{chapter:02d}_{beside.stem}") if beside.is_file() else None
     id = f"{chapter}.{match[1]}"
-    spec: Spec = replace(_declared(own, "EXERCISE"), **page.texts(path.with_suffix(".md"), id))
+    spec: Spec = replace(_declared(own, "EXERCISE"), **texts(path.with_suffix(".md"), id))
     return Exercise(
         id=id, slug=match[2].replace("_", "-"), path=path, spec=spec,
         function=resolve(spec.reference), checks=_declared(own, "CHECKS"),
@@ -140,6 +141,15 @@ def run_file(path: Path, name: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def beside(file: str, name: str) -> ModuleType:
+    """A file of the exercise's folder, or of the chapter's, as a module. ValueError if there is none of that name."""
+    own = Path(file)
+    found = next((path for folder in own.parents[:2] if (path := folder / name).is_file()), None)
+    if found is None:
+        raise ValueError(f"there is no {name} beside {own.name}")
+    return run_file(found, f"nanoinfer_ch{own.parents[1].name[:2]}_{found.stem}")
 
 
 def run_folder(folder: Path) -> Callable[[str], ModuleType]:
