@@ -123,7 +123,7 @@ class AttackRunner:
     def _load(self, exercise: Exercise, path: Path) -> GradedWorker:
         """The worker, which has read the file; a new one where the last has ended."""
         if self._worker is None or not self._worker.alive:
-            self._worker, _ = self.pool.take(self.workspace.setting(exercise, path))
+            self._worker, _ = self.pool.take(self.workspace.for_exercise(exercise, path))
         loaded = self._worker.load(path, exercise.name, traced=False)
         assert isinstance(loaded, Loaded), loaded
         return self._worker

@@ -73,7 +73,7 @@ def test_an_exercise_that_has_moved_is_named_and_nothing_of_before_is_lost(here:
     Assignment(int(id[0]), "An older one", (Part(id),)).save(here)
     (here / "secret.txt").write_text(new_secret())
     (here / "class" / "anna").mkdir(parents=True)
-    record = Task(here, here, here / "results").record(Entry("anna", here / "class" / "anna"))
+    record = Task(here, here / "results").record(Entry("anna", here / "class" / "anna"))
     record.parent.mkdir()
     record.write_text("a grade of before")
     graded = course("grade", "class", "--assignment", ".", "--csv", "out.csv", "--results", "results")

@@ -75,38 +75,25 @@ def idle_answers() -> Iterator[Function]:
     """Answers that do no work: a constant, an error, an argument returned, a tensor filled or reduced."""
     constants: tuple[Any, ...] = (None, True, False, 0, 1, -1, 0.0, 1.0, "", (), [], {})
     for value in constants:
-        yield partial(_constant, value)
+        yield lambda *args, value=value: value
     for error in (AssertionError, ValueError, RuntimeError, TypeError, IndexError, KeyError):
         yield partial(_raises, error)
     for at in range(6):
-        yield partial(_of_argument, at, lambda given: given)
-        for made in FILLS:
-            yield partial(_of_argument, at, made)
-
-
-def _constant(value: Any, *args: Any) -> Any:
-    return value
+        for made in (lambda given: given, *FILLS):
+            yield lambda *args, at=at, made=made: made(args[at])
 
 
 def _raises(error: type[Exception], *args: Any) -> Any:
     raise error("an answer that does no work")
 
 
-def _of_argument(at: int, made: Callable[[Any], Any], *args: Any) -> Any:
-    return made(args[at])
-
-
-def _filled(value: float, given: Tensor) -> Tensor:
-    return given.new_full(given.shape, value)
-
-
-def _filled_column(value: float, given: Tensor) -> Tensor:
-    return given[..., :1].new_full(given[..., :1].shape, value)
+def _filled(value: float, part: Any, given: Tensor) -> Tensor:
+    return given[part].new_full(given[part].shape, value)
 
 
 FILLS: tuple[Callable[[Any], Any], ...] = (
-    *(partial(_filled, value) for value in (0.0, 1.0, float("-inf"), float("inf"))),
-    *(partial(_filled_column, value) for value in (0.0, float("-inf"), float("inf"))),
+    *(partial(_filled, value, ...) for value in (0.0, 1.0, float("-inf"), float("inf"))),
+    *(partial(_filled, value, (..., slice(1))) for value in (0.0, float("-inf"), float("inf"))),
     lambda given: given.amin(-1, keepdim=True), lambda given: given.amax(-1, keepdim=True),
     lambda given: given.argmax(-1), lambda given: given[:, -1], len, list, sum,
 )  # fmt: skip

@@ -78,12 +78,12 @@ class GradeRecord:
     submission: str
     title: str
     exercises: tuple[ExerciseGrade, ...]
-    isolation: Isolation
-    assignment: str
-    secret: str
-    files: str
-    seeds: int
-    version: str
+    isolation: Isolation = Isolation()
+    assignment: str = ""
+    secret: str = ""
+    files: str = ""
+    seeds: int = 0
+    version: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     complete: bool = False
