@@ -137,7 +137,7 @@ def test_wrong_options_of_a_quiz_are_known_mistakes(chapter: chapters.Chapter) -
     for question in asked:
         assert sum(option.correct for option in question.answers) == 1
         for option in question.answers:
-            assert option.text
+            assert option.answer
             assert option.feedback
             if option.mistake:
                 id, name = option.mistake.split(" ")
