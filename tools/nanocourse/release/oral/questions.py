@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from nanocourse.authoring.mutants import COMPARED
 from nanocourse.exercises.exercise import Exercise
-from nanocourse.release.oral.texts import TEXTS
+from nanocourse.release.templates import HERE
 
 Place = tuple[int, int, int, int]
 CALLS = {
@@ -81,12 +81,20 @@ def about_the_whole(exercise: Exercise, function: ast.FunctionDef, lines: Sequen
 
 def question(found: Found, node: ast.AST, lines: Sequence[str]) -> Question:
     """A question of this kind about the line where a node begins."""
-    text, listen = TEXTS[found.kind]
+    text, listen = wording()[found.kind]
     at, last, *_ = place(node)
     changed = _changed(found.old, found.new, lines) if found.old is not None else ""
     seen = tuple(place(one) for one in found.seen)
     text = text.format(code=found.code, new=found.new)
     return Question(found.kind, at, lines[at - 1].strip(), text, listen, last, changed, seen)
+
+
+@cache
+def wording() -> dict[str, tuple[str, str]]:
+    """For each kind what is asked, and what a good answer contains."""
+    page = (HERE / "questions.md").read_text(encoding="utf-8")
+    sections = ([" ".join(part.split()) for part in text.split("\n\n")] for text in page.split("\n## ")[1:])
+    return {kind: (asked, listen.removeprefix("Listen for: ")) for kind, asked, listen in sections}
 
 
 def _changed(old: ast.AST, new: str, lines: Sequence[str]) -> str:
