@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from nanoinfer.cli.terminal import is_terminal, remark
 
 if TYPE_CHECKING:
     from nanocourse.grade.assignment import Assignment
-    from nanocourse.grade.grade_class import Seen
+    from nanocourse.grade.grade_class import Look
     from nanocourse.grade.record import GradeRecord
 
 DRAWS = 5  # submissions on whose inputs the strength of a variant is measured
@@ -91,8 +91,8 @@ def grade(
             write_all(records, exports)
             return records
 
-        def look(seen: Seen) -> None:
-            show(seen)
+        def look(done: int, begun: float) -> None:
+            show(done, begun)
             if gradescope is not None and task.record(chosen[0]).is_file():
                 export()  # so that there is a result if the platform's time runs out
 
@@ -106,15 +106,15 @@ def grade(
 
 
 @contextmanager
-def _progress(total: int, plain: bool) -> Iterator[Callable[[Seen], None]]:
+def _progress(total: int, plain: bool) -> Iterator[Look]:
     """A progress bar with the time left, where a person looks on; else a line for each tenth."""
     if plain or not is_terminal(sys.stderr):
         told = {0}
 
-        def tell(seen: Seen) -> None:
-            if (tenth := seen.done * 10 // total) not in told:
+        def tell(done: int, _: float) -> None:
+            if (tenth := done * 10 // total) not in told:
                 told.add(tenth)
-                remark(f"nanoinfer: {seen.done} of {total} graded")
+                remark(f"nanoinfer: {done} of {total} graded")
 
         yield tell
         return
@@ -124,7 +124,7 @@ def _progress(total: int, plain: bool) -> Iterator[Callable[[Seen], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("submissions"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
-        yield lambda seen: bar.update(task, completed=seen.done + sum(seen.fractions.values()))
+        yield lambda done, begun: bar.update(task, completed=done + begun)
 
 
 def _show_points(out: Lines, records: list[GradeRecord]) -> None:

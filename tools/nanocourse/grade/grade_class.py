@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import tempfile
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO
@@ -30,6 +31,7 @@ GRACE_S = 90.0  # beyond a submission's own limit, until its grader is ended: st
 POLL_S = 0.2
 KILLED = (-9, -15, 143)  # exit codes: by SIGKILL, and by SIGTERM before and after it is handled
 ALL = "all"
+Look = Callable[[int, float], None]
 
 
 class GraderRefused(ValueError):
@@ -72,16 +74,6 @@ class Task:
         """Where a submission's record is stored: a readable name, made unique by the id's hash."""
         name = re.sub(r"[^\w.-]+", "-", unicodedata.normalize("NFKD", entry.id)).strip(".-")[:60] or "submission"
         return self.results / f"{name}-{hashlib.sha256(entry.id.encode('utf-8', 'replace')).hexdigest()[:8]}.json"
-
-
-@dataclass
-class Seen:
-    """How far a class is. fractions: of the submissions being graded, by id."""
-
-    total: int
-    done: int = 0
-    kept: int = 0
-    fractions: dict[str, float] = field(default_factory=dict)
 
 
 def entries(folder: Path) -> tuple[list[Entry], list[str]]:
@@ -127,23 +119,19 @@ def grade_class(
     task: Task,
     jobs: int = 1,
     regrade: Iterable[str] = (),
-    look: Callable[[Seen], None] = lambda seen: None,
+    look: Look = lambda done, begun: None,
 ) -> list[GradeRecord]:
     """Records of all submissions, in order. Finished ones are on disk at any time; Ctrl-C ends the graders.
 
-    GraderRefused if a grader refuses, because a layer of isolation is missing.
+    look: is told how many are done, and how much of others. GraderRefused if a grader refuses, because a layer of
+    isolation is missing.
     """
     task.results.mkdir(parents=True, exist_ok=True, mode=0o700)
-    again, seen = set(regrade), Seen(len(chosen))
-    waiting: list[Entry] = []
-    for entry in chosen:
-        if ALL not in again and entry.id not in again and _done(entry, task):
-            seen.kept += 1
-            seen.done += 1
-        else:
-            task.record(entry).unlink(missing_ok=True)
-            waiting.append(entry)
-    running: list[_Grader] = []
+    again, running = set(regrade), list[_Grader]()
+    waiting = [one for one in chosen if not again.isdisjoint((ALL, one.id)) or not _done(one, task)]
+    for entry in waiting:
+        task.record(entry).unlink(missing_ok=True)
+    done = len(chosen) - len(waiting)
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -152,9 +140,8 @@ def grade_class(
             for grader in [one for one in running if one.ended()]:
                 running.remove(grader)
                 grader.settle()
-                seen.done += 1
-            seen.fractions = {one.entry.id: one.fraction() for one in running}
-            look(seen)
+                done += 1
+            look(done, math.fsum(one.fraction() for one in running))
     finally:
         for grader in running:
             grader.end()

@@ -16,6 +16,7 @@ from nanocourse.exercises import chapters, moved
 from nanocourse.exercises.chapters import Chapter
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.assignment import Assignment, Part, new_secret
+from nanocourse.grade.grade_submission import exercises_of
 
 POINTS = 10.0  # of an exercise that --points does not name
 VARIANTS, SHARE = 2, 0.5  # what a set should have at least: exercises in another edition, and their share of the points
@@ -30,7 +31,6 @@ class Plan:
     exercises: tuple[Exercise, ...]
     assignment: Assignment
     secret: str
-    variant: str | None
     warnings: tuple[str, ...]
 
     @property
@@ -64,8 +64,8 @@ def plan(number: int, only: str | None = None, points: str | None = None, varian
     editions = {} if variant is None else choose_editions(chosen, worth, secret)
     parts = tuple(Part(one.id, worth[one.id], editions.get(one.id, "")) for one in chosen)
     assignment = Assignment(number, f"Chapter {number}: {chapter.title}", parts)
-    exercises = tuple(one.as_edition(editions[one.id]) if one.id in editions else one for one in chosen)
-    return Plan(chapter, exercises, assignment, secret, variant, tuple(_warnings(chosen, worth, editions, variant)))
+    exercises = tuple(exercise for _, exercise in exercises_of(assignment))
+    return Plan(chapter, exercises, assignment, secret, tuple(_warnings(chosen, worth, editions, variant)))
 
 
 def secret_of(chapter: int, variant: str) -> str:
