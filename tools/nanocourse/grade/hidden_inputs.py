@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from nanocourse.checks.check import status_of
+from nanocourse.checks.known_mistakes import Solve
 from nanocourse.checks.results import Status
 from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.exercise import Check, Exercise, Function
@@ -63,11 +64,11 @@ def worthless(exercise: Exercise, passed: set[str], asked: Sequence[Question]) -
     if not passed or exercise.spec.kernel is not None:
         return False
     mine = [question for question in asked if question.check.name in passed]
-    return any(_agrees(exercise, mine, answer) for answer in idle_answers())
+    return any(agrees(exercise, mine, partial(local, exercise.staged(answer))) for answer in idle_answers())
 
 
-def _agrees(exercise: Exercise, asked: Sequence[Question], answer: Function) -> bool:
-    solve = partial(local, exercise.staged(answer))
+def agrees(exercise: Exercise, asked: Sequence[Question], solve: Solve) -> bool:
+    """Whether an answer is right on all these inputs."""
     return all(judged(exercise, question, solve(question.call(exercise))) == "passed" for question in asked)
 
 
