@@ -155,7 +155,8 @@ def test_a_learners_strings_are_data(here: Path, course: Course) -> None:
 
 def test_an_edition_is_kept_from_start_to_check(here: Path, course: Course) -> None:
     folder = Folder(here / "my-course")
-    folder.start(CHAPTER, editions={"1.3": "time-first"})
+    folder.save(Progress(editions={"1.3": "time-first"}))
+    folder.start(CHAPTER)
     stub = (here / "my-course" / "01-naive" / "ex3_last.py").read_text()
     assert "hidden (T, B, C)" in stub
     own(here, "1.3", answer("1.3", "row-by-row"))

@@ -88,8 +88,12 @@ def choose_editions(chosen: Sequence[Exercise], worth: dict[str, float], secret:
 
 def enough(editions: dict[str, str], worth: dict[str, float]) -> bool:
     """Whether enough exercises come in another edition, with enough of the points."""
-    share = math.fsum(worth[id] for id in editions) / math.fsum(worth.values())
-    return len(editions) >= VARIANTS and share >= SHARE
+    return len(editions) >= VARIANTS and share(editions, worth) >= SHARE
+
+
+def share(editions: dict[str, str], worth: dict[str, float]) -> float:
+    """The share of the points that comes in another edition."""
+    return math.fsum(worth[id] for id in editions) / math.fsum(worth.values())
 
 
 def _only(every: Sequence[Exercise], only: str | None) -> list[Exercise]:
@@ -128,11 +132,11 @@ def _warnings(
         return ["All exercises are as printed: --variant NAME gives some of them in an edition that no page prints."]
     warnings = []
     if not enough(editions, worth):
-        share = math.fsum(worth[id] for id in editions) / math.fsum(worth.values())
         with_one = [one.id for one in chosen if one.editions]
         warnings.append(
-            f"{len(editions)} of {len(chosen)} exercises come in another edition, with {share:.0%} of the points: two, "
-            f"with half of them, is what to aim for. Editions exist of {', '.join(with_one) or 'none of these'}."
+            f"{len(editions)} of {len(chosen)} exercises come in another edition, with {share(editions, worth):.0%} of the "
+            "points: two, with half of them, is what to aim for. "
+            f"Editions exist of {', '.join(with_one) or 'none of these'}."
         )
     if len(variant) < GUESSABLE:
         warnings.append(
