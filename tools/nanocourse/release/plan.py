@@ -132,11 +132,10 @@ def _warnings(
         return ["All exercises are as printed: --variant NAME gives some of them in an edition that no page prints."]
     warnings = []
     if not enough(editions, worth):
-        with_one = [one.id for one in chosen if one.editions]
+        with_one = ", ".join(one.id for one in chosen if one.editions)
         warnings.append(
-            f"{len(editions)} of {len(chosen)} exercises come in another edition, with {share(editions, worth):.0%} of the "
-            "points: two, with half of them, is what to aim for. "
-            f"Editions exist of {', '.join(with_one) or 'none of these'}."
+            f"{len(editions)} of {len(chosen)} exercises come in another edition, with {share(editions, worth):.0%} of "
+            f"the points: two, with half of them, is what to aim for. Editions exist of {with_one or 'none of these'}."
         )
     if len(variant) < GUESSABLE:
         warnings.append(
