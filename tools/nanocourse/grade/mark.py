@@ -27,6 +27,10 @@ from nanocourse.grade.workspace import Workspace
 NAMING_S = 60.0  # of the submission's time must be left for looking up which mistake it is
 
 
+class Ended(Exception):
+    """Nothing more can be asked about an exercise; the message says why."""
+
+
 @dataclass
 class Budget:
     """The remaining time. until: the end of the submission's, by the monotonic clock.
@@ -55,7 +59,6 @@ class Marking:
     grade: ExerciseGrade
     _path: Path = Path()
     _worker: GradedWorker | None = None
-    _compiles: bool = False
     _loaded: bool = False
     _kept: dict[str, Any] = field(default_factory=dict)  # by scenes, of this answer
     _status: dict[str, Status] = field(default_factory=dict)
@@ -73,19 +76,19 @@ class Marking:
         # A worker either compiles or computes: one kind of question comes first, so that there is one change.
         if self.exercise.spec.kernel is not None:
             asked = sorted(asked, key=lambda one: one.call(self.exercise).compiles)
-        problem = kernels.why_not(self.exercise)
-        left = Counter(one.check.name for one in asked)
-        for question in asked:
-            name, decided = question.check.name, len(self._status)
-            problem = problem or self._ask(question)
-            if problem:
-                break
-            left[name] -= 1
-            if not left[name]:
-                self._status.setdefault(name, "passed")
-            if len(self._status) > decided:
-                yield self._scored()
-        problem = problem or self._apart(asked)
+        left, problem = Counter(one.check.name for one in asked), ""
+        try:
+            for question in asked:
+                name, decided = question.check.name, len(self._status)
+                self._ask(question)
+                left[name] -= 1
+                if not left[name]:
+                    self._status.setdefault(name, "passed")
+                if len(self._status) > decided:
+                    yield self._scored()
+            self._apart(asked)
+        except Ended as ended:
+            problem = str(ended)
         yield self._settled(asked, problem)
 
     def _settled(self, asked: list[Question], problem: str) -> ExerciseGrade:
@@ -100,24 +103,23 @@ class Marking:
     def _passed(self) -> set[str]:
         return {name for name, status in self._status.items() if status == "passed"}
 
-    def _apart(self, asked: list[Question]) -> str:
+    def _apart(self, asked: list[Question]) -> None:
         """Ask again what passed, in a new process, where a scene has noted what several programs did beside each other.
 
         The scene then plays one of them among recordings of the others, which it cannot know but by their messages.
         """
         if not self._kept.get("launches"):
-            return ""
+            return
         passed = self._passed
         self._status = {name: status for name, status in self._status.items() if name not in passed}
         self._worker, self._kept["apart"] = None, True
-        problem = ""
-        for question in dict.fromkeys(asked):  # each launch once, or two of its ranks would meet
-            problem = problem or self._ask(question)
-        if not problem:
-            for name in passed:
-                self._status.setdefault(name, "passed")
-        self._kept["apart"] = False
-        return problem
+        try:
+            for question in dict.fromkeys(asked):  # each launch once, or two of its ranks would meet
+                self._ask(question)
+        finally:
+            self._kept["apart"] = False
+        for name in passed:
+            self._status.setdefault(name, "passed")
 
     def _scored(self) -> ExerciseGrade:
         """The grade, as far as checks are decided."""
@@ -127,48 +129,47 @@ class Marking:
             checks.append(replace(check, status=status, points=check.of if status == "passed" else 0.0))
         return replace(self.grade, checks=tuple(checks))
 
-    def _ask(self, question: Question) -> str:
-        """Ask once, unless the check is decided. Returns a problem that ends the exercise."""
+    def _ask(self, question: Question) -> None:
+        """Ask once, unless the check is decided."""
         name = question.check.name
         if name in self._status:
-            return ""
+            return
         asked = question.call(self.exercise)
         if self.budget.until <= time.monotonic():
-            return "the time for the whole submission is over"
-        problem = self._ready(asked.compiles)
-        if problem:
-            return problem
+            raise Ended("the time for the whole submission is over")
+        worker = self._ready(asked.compiles)
         allowed = min(self.exercise.spec.limit_s, self.budget.left(name))
-        self._kept["question"] = question
-        got = self._called(asked, allowed) if allowed > 0 else Hung(self.budget.check_s)
-        self._kept["question"] = None
-        if allowed > 0 and self._worker is not None:
-            self.budget.used[name] = self.budget.used.get(name, 0.0) + self._worker.spent
+        got: Outcome = Hung(self.budget.check_s)
+        if allowed > 0:
+            self._kept["question"] = question
+            got = self._called(worker, asked, allowed)
+            self._kept["question"] = None
+            self.budget.used[name] = self.budget.used.get(name, 0.0) + worker.spent
         status = judged(self.exercise, question, got)
         if status != "passed":
             self._status[name] = status
-        return ""
 
-    def _ready(self, compiling: bool) -> str:
-        """Have a worker that has read the file. Returns why that is impossible."""
-        if self._worker is not None and self._worker.alive and self._compiles == compiling:
-            return ""
+    def _ready(self, compiling: bool) -> GradedWorker:
+        """A worker that has read the file."""
+        if self._worker is not None and self._worker.alive and self._worker.compiling == compiling:
+            return self._worker
+        if why_not := kernels.why_not(self.exercise):
+            raise Ended(why_not)
         policy = self.workspace.for_exercise(self.exercise, self._path, compiling)
         self._worker, missing = self.pool.take(policy, compiling)
         if not set(missing) <= self.workspace.lacking:
             raise Unconfined(f"a worker lacks what the probe had found: {missing}")
-        self._compiles = compiling
         launcher = self.exercise.spec.kernel.launcher if self.exercise.spec.kernel else None
         refuse = refused(self.exercise) if policy.watched else NOTHING
         got = self._worker.load(self._path, self.exercise.name, refuse, launcher, False)
         if isinstance(got, Loaded):
             self._loaded = True
-            return ""
+            return self._worker
         if self._loaded:  # it has seen hidden inputs, so none of its messages is passed on
-            return "it could be read once, and not again after a worker had ended"
+            raise Ended("it could be read once, and not again after a worker had ended")
         if got is None:
-            return f"{self._path.name} has no function {self.exercise.name}"
-        return f"{self._path.name} cannot be run: {told(got)}"
+            raise Ended(f"{self._path.name} has no function {self.exercise.name}")
+        raise Ended(f"{self._path.name} cannot be run: {told(got)}")
 
     def _mistake(self) -> str:
         """The name of the known wrong answer that it matches; empty if there is none or time is short."""
@@ -179,14 +180,14 @@ class Marking:
         return found.name if found else ""
 
     def _solve(self, asked: Call) -> Outcome:
-        if asked.compiles or self._ready(False) or self._worker is None:
-            return Crashed("it cannot be asked any more")
-        return self._called(asked, min(2.0, self.exercise.spec.limit_s))
+        try:
+            return self._called(self._ready(asked.compiles), asked, min(2.0, self.exercise.spec.limit_s))
+        except Ended as ended:
+            return Crashed(str(ended))
 
-    def _called(self, asked: Call, limit_s: float) -> Outcome:
+    def _called(self, worker: GradedWorker, asked: Call, limit_s: float) -> Outcome:
         """The outcome of one call, or of a scene."""
-        worker, scene = self._worker, self.exercise.spec.scene
-        assert worker is not None
+        scene = self.exercise.spec.scene
         return worker.play(scene, asked, limit_s, self._kept) if scene else worker.call(asked, limit_s)
 
 
