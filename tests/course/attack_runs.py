@@ -128,9 +128,9 @@ class AttackRunner:
         assert isinstance(loaded, Loaded), loaded
         return self._worker
 
-    def renew(self) -> int:
-        """Whoever comes next gets a new worker; how many processes the last one has left behind."""
-        return self.pool.clear()
+    def renew(self) -> None:
+        """Whoever comes next gets a new worker."""
+        self.pool.clear()
 
 
 def graded(folder: Path, id: str, seeds: int = 8) -> GradeRecord:

@@ -87,24 +87,20 @@ class Assignment:
         """Read a folder's `assignment.json`, or that file. ValueError, one sentence, if it is not valid."""
         file = _file(path)
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            return cls._read(json.loads(file.read_text(encoding="utf-8")))
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror or error}") from error
         except ValueError as error:
-            raise ValueError(f"{file} is not JSON: {error}") from error
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise ValueError(f"{file} is not an assignment: its schema must be {SCHEMA}")
-        if data.get("schema_version") != SCHEMA_VERSION:
-            version = data.get("schema_version")
-            raise ValueError(f"{file} has schema version {version!r}, and this nanoinfer reads {SCHEMA_VERSION}")
-        try:
-            return cls._read(data)
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from error
+            raise ValueError(f"{file} is not an assignment: {error}") from error
 
     @classmethod
     def _read(cls, data: Any) -> Assignment:
-        _known(data, {"schema", "schema_version", "chapter", "title", "exercises", "seeds", "limits"}, "the assignment")
+        _known(data, {"schema", "schema_version", "chapter", "title", "exercises", "seeds", "limits"}, "it")
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"its schema must be {SCHEMA}")
+        if data.get("schema_version") != SCHEMA_VERSION:
+            version = data.get("schema_version")
+            raise ValueError(f"it has schema version {version!r}, and this nanoinfer reads {SCHEMA_VERSION}")
         exercises, limits = data.get("exercises"), data.get("limits", {})
         if not isinstance(exercises, list):
             raise ValueError("exercises must be a list")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,10 +62,7 @@ def grade_submission(
     chosen, begun, limits = exercises_of(assignment), time.monotonic(), assignment.limits
     found, budget = collect(folder), Budget(begun + patience * limits.submission_s, limits.check_s)
     done = [_untouched(part, exercise) for part, exercise in chosen]
-    with (
-        system.guarded() if system.LINUX else nullcontext(dict[str, str]()) as guard,
-        Workspace((*hidden, folder), limits, layers) as workspace,
-    ):
+    with system.guarded() as guard, Workspace((*hidden, folder), limits, layers) as workspace:
         isolation = workspace.isolation(guard)
         if require_isolation and not isolation.whole:
             raise NotIsolated(f"this machine cannot isolate a submission ({isolation.told()}): {REMEDY}")

@@ -144,37 +144,32 @@ class Pool:
     """
 
     def __init__(self, prefix: Sequence[str] = (), spares: bool = True) -> None:
+        self._taken: GradedWorker | None = None
         self._spare: GradedWorker | None = None
         self.prefix, self.spares = prefix, spares
-        self.known = system.children() if system.LINUX else set()
-        self._taken: list[GradedWorker] = []
-        self.strays = 0
+        self.known, self.strays = system.children(), 0
 
     def take(self, policy: Policy, compiling: bool = False) -> tuple[GradedWorker, dict[str, str]]:
-        """A confined worker, and the layers that it lacks. Earlier ones are ended, with everything they started."""
+        """A confined worker, and the layers that it lacks. The last one is ended, with everything it started."""
         self.clear()
         if compiling:
-            worker = self._new(compiling=True)
+            self._taken = self._new(compiling=True)
         else:
-            worker = self._spare or self._new()
+            self._taken = self._spare or self._new()
             self._spare = self._new() if self.spares else None
-        self._taken.append(worker)
-        return worker, worker.confine(policy)
+        return self._taken, self._taken.confine(policy)
 
-    def clear(self) -> int:
-        """End the workers that were taken and whatever else still runs. Returns the number of such strays."""
-        before = self.strays
-        for worker in self._taken:
-            worker.close()
-        self._taken.clear()
+    def clear(self) -> None:
+        """End the worker that was taken, and whatever else still runs."""
+        if self._taken is not None:
+            self._taken.close()
+            self._taken = None
         self.sweep()
-        return self.strays - before
 
     def sweep(self) -> None:
         """End every child process that is not a worker of ours."""
-        own = [*self._taken, *([self._spare] if self._spare is not None else [])]
-        if system.LINUX:
-            self.strays += system.end_strays(self.known | {worker.pid for worker in own})
+        own = {worker.pid for worker in (self._taken, self._spare) if worker is not None}
+        self.strays += system.end_strays(self.known | own)
 
     def _new(self, compiling: bool = False) -> GradedWorker:
         made = GradedWorker(compiling=compiling, prefix=self.prefix)

@@ -72,9 +72,8 @@ class Workspace:
 
     def policy(self, own: Iterable[Path] = (), **more: Any) -> Policy:
         """A worker's policy, with an empty scratch folder. own: what it may read in addition, its student's files."""
-        limits, tasks = self.limits, TASKS
-        if self.user is None and system.LINUX:
-            tasks += system.tasks_of(os.getuid())
+        limits = self.limits
+        tasks = TASKS + (system.tasks_of(os.getuid()) if self.user is None and system.LINUX else 0)
         return Policy(
             str(fresh(self.scratch, self.user)), (*self.read, *policy.DEVICES, *map(str, own)), self.listed,
             user=self.user, tasks=tasks, memory=limits.memory_mb << 20, scratch_size=limits.disk_mb << 20,
