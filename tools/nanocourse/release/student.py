@@ -50,12 +50,9 @@ def write(plan: Plan, wheel: Path, to: Path) -> None:
 
 def files(wheel: Path) -> dict[str, str | bytes]:
     """Licences and weights, by their places in the tree."""
-    found: dict[str, str | bytes] = {
-        f"licences/{name}": wheels.read(wheel, f"/licenses/{of}") for of, name in LICENCES.items()
-    }
-    found["licences/MIT-0.txt"] = LICENCE
-    small = wheels.files(wheel, "nanoinfer/data/small")
-    return found | {f"weights/{name}": small[name] for name in WEIGHTS}
+    found = {f"licences/{name}": f"/licenses/{of}" for of, name in LICENCES.items()}
+    found |= {f"weights/{name}": f"nanoinfer/data/small/{name}" for name in WEIGHTS}
+    return {"licences/MIT-0.txt": LICENCE} | {place: wheels.read(wheel, of) for place, of in found.items()}
 
 
 def _stubs(plan: Plan, mine: Path) -> None:
