@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import threading
 import time
@@ -182,14 +181,3 @@ class Pool:
             self._spare.close()
             self._spare = None
         self.clear()
-
-
-def fresh(folder: Path, user: int | None) -> Path:
-    """An empty scratch folder for one worker."""
-    for old in folder.iterdir():
-        shutil.rmtree(old, ignore_errors=True)
-    made = folder / f"{time.monotonic_ns()}"
-    made.mkdir(mode=0o700)
-    if user is not None:
-        os.chown(made, user, user)
-    return made

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,7 +16,6 @@ from typing import Any
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.allowed_imports import helper_modules
 from nanocourse.grade.assignment import Limits
-from nanocourse.grade.graded_worker import fresh
 from nanocourse.grade.isolation import bubblewrap, policy, probe, system
 from nanocourse.grade.isolation.confine import LAYERS, TASKS, Policy
 from nanocourse.grade.record import Isolation
@@ -75,7 +75,7 @@ class Workspace:
         limits = self.limits
         tasks = TASKS + (system.tasks_of(os.getuid()) if self.user is None and system.LINUX else 0)
         return Policy(
-            str(fresh(self.scratch, self.user)), (*self.read, *policy.DEVICES, *map(str, own)), self.listed,
+            str(self._fresh()), (*self.read, *policy.DEVICES, *map(str, own)), self.listed,
             user=self.user, tasks=tasks, memory=limits.memory_mb << 20, scratch_size=limits.disk_mb << 20,
             file_size=limits.disk_mb << 18, cpu_s=int(limits.submission_s), layers=self.layers,
             unwrapped=self.unwrapped, **more,
@@ -111,6 +111,16 @@ class Workspace:
                 if str(path) not in self.read and path.is_file():
                     return path
         return None
+
+    def _fresh(self) -> Path:
+        """An empty scratch folder for one worker."""
+        for old in self.scratch.iterdir():
+            shutil.rmtree(old, ignore_errors=True)
+        made = self.scratch / f"{time.monotonic_ns()}"
+        made.mkdir(mode=0o700)
+        if self.user is not None:
+            os.chown(made, self.user, self.user)
+        return made
 
     def _mkdir(self, path: Path) -> None:
         path.mkdir()
