@@ -221,8 +221,10 @@ def _one_more(node: ast.expr | None) -> ast.expr:
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
+        value = None
+    if not isinstance(value, int):
         return ast.BinOp(node, ast.Add(), ast.Constant(1))
-    return ast.Constant(value - 1 if isinstance(value, int) and value < 0 else value + 1)
+    return ast.Constant(value - 1 if value < 0 else value + 1)
 
 
 def _whole(node: ast.AST) -> bool:
