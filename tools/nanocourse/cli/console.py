@@ -41,12 +41,12 @@ class Lines:
 
 def given(text: str | None, parsers: Sequence[Callable[[str], T]]) -> list[T]:
     """Answers that an option gives, with commas between, one for each question; none where there is no option."""
-    answers = text.split(",") if text is not None else []
-    if text is not None and len(answers) != len(parsers):
-        raise Refused(
-            f"there are {len(parsers)} questions: give {len(parsers)} answers with commas between, not {text!r}"
-        )
-    return [parse(answer) for parse, answer in zip(parsers, answers, strict=False)]
+    if text is None:
+        return []
+    answers, wanted = text.split(","), len(parsers)
+    if len(answers) != wanted:
+        raise Refused(f"there are {wanted} questions: give {wanted} answers with commas between, not {text!r}")
+    return [parse(answer) for parse, answer in zip(parsers, answers, strict=True)]
 
 
 def ask(question: str, parse: Callable[[str], T]) -> T | None:
