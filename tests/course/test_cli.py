@@ -178,7 +178,8 @@ def test_hints_come_one_after_the_other(here: Path, course: Course) -> None:
 
 def test_a_quiz_asks_again_and_is_remembered(here: Path, course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = questions(CHAPTER)
-    done = course("quiz", "1", "--answers", ",".join(str(question.right) for question in asked))
+    right = (1 + [option.correct for option in question.answers].index(True) for question in asked)
+    done = course("quiz", "1", "--answers", ",".join(map(str, right)))
     assert done.out.endswith(f"{len(asked)} of {len(asked)} right.\n")
     assert Folder(here / "my-course").load().quiz == {"1": {"right": len(asked), "of": len(asked)}}
     monkeypatch.setattr(sys, "stdin", io.StringIO("x\n1\n"))  # one answer, and the end of the input

@@ -25,11 +25,6 @@ class Question:
     text: str
     answers: tuple[Answer, ...]
 
-    @property
-    def right(self) -> int:
-        """The number of the right option, from 1."""
-        return next(at for at, answer in enumerate(self.answers, 1) if answer.correct)
-
 
 def questions(chapter: Chapter) -> tuple[Question, ...]:
     """The quiz of a chapter; empty if it has none."""
