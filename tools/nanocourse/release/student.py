@@ -29,11 +29,11 @@ def write(plan: Plan, wheel: Path, to: Path) -> None:
     source = notebook.released(source, left_out, [one.id for one in plan.exercises])
     page = (plan.chapter.folder / "README.md").read_text(encoding="utf-8")
     figures(page, to / "figures")
-    words = _words(plan, wheel)
+    said = words(plan, wheel)
     made = files(wheel) | {
-        "README.md": templates.filled("student.md", words),
-        "ASSISTANTS.md": templates.filled("assistants.md", words),
-        "LICENCES.md": templates.filled("licences.md", words),
+        "README.md": templates.filled("student.md", said),
+        "ASSISTANTS.md": templates.filled("assistants.md", said),
+        "LICENCES.md": templates.filled("licences.md", said),
         "questions.md": (plan.chapter.folder / "written.md").read_text(encoding="utf-8"),
         "requirements.txt": pins.requirements(wheel),
         "requirements-notebook.txt": pins.notebook_requirements(wheel),
@@ -80,8 +80,8 @@ def _beside(folder: str, name: str) -> Path:
     return path
 
 
-def _words(plan: Plan, wheel: Path) -> dict[str, str]:
-    """The words that the templates leave open."""
+def words(plan: Plan, wheel: Path) -> dict[str, str]:
+    """The words that templates leave open."""
     folder = plan.chapter.folder.name
     rows = []
     for one in plan.exercises:
