@@ -83,8 +83,7 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder of submissions")
-    found: list[Entry] = []
-    others: list[str] = []
+    found, others = list[Path](), list[str]()
     for path in sorted(folder.iterdir()):
         name = unicodedata.normalize("NFC", path.name)
         handed_in = path.is_dir() or path.suffix.casefold() == ".zip"
@@ -93,20 +92,17 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
         if path.is_symlink() or name.startswith(".") or not handed_in:
             others.append(printable(name))
         else:
-            found.append(Entry(name if path.is_dir() else name[: -len(path.suffix)], path))
+            found.append(path)
     if not found:
         raise ValueError(f"{folder} holds no submission: each is a folder or a zip")
-    folders = {_folded(one.id) for one in found if one.path.is_dir()}
-    found = [
-        replace(one, id=f"{one.id}.zip") if _folded(one.id) in folders and not one.path.is_dir() else one
-        for one in found
-    ]
-    by_id: dict[str, Path] = {}
-    for one in found:
-        other = by_id.setdefault(_folded(one.id), one.path)
-        if other != one.path:
-            raise ValueError(f"{other.name!a} and {one.path.name!a} would share a record: rename one of them")
-    return found, others
+    by_id: dict[str, Entry] = {}
+    for path in sorted(found, key=Path.is_dir, reverse=True):  # a zip beside a folder of its name keeps its ending
+        id = unicodedata.normalize("NFC", path.name if path.is_dir() else path.stem)
+        id += ".zip" * (not path.is_dir() and _folded(id) in by_id and by_id[_folded(id)].path.is_dir())
+        other = by_id.setdefault(_folded(id), Entry(id, path)).path
+        if other != path:
+            raise ValueError(f"{other.name!a} and {path.name!a} would share a record: rename one of them")
+    return sorted(by_id.values(), key=lambda one: one.path), others
 
 
 def _folded(id: str) -> str:
