@@ -100,7 +100,7 @@ def drained() -> None:
 
 def replayed_story(side: str) -> str:
     """A replay of the first story of graphs-that-lied.md, by its "right" graph or its "wrong" one."""
-    lies = run_folder(Path(__file__).parent / "lies")("report")
+    lies = run_folder(Path(__file__).parent / "lies")("running")
     found = lies.measured()
     if found is None:
         raise ValueError(f"no results file {lies.NAME}: `{lies.COMMAND}`")

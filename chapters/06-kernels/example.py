@@ -197,7 +197,8 @@ def no_fence() -> None:
 
 def used_again() -> None:
     """The end of the shortest interleaving that loses, of a barrier that is set back by who comes last."""
-    lost = races("catalogue").LIES["reset-by-last"].wrong()[2]
+    race = races("catalogue").LIES["reset-by-last"]
+    lost = race.tell(race.wrong)
     meets = next(at for at, line in enumerate(lost) if line.startswith("1: add counter"))
     print(*(line for line in lost[meets:] if "data" not in line), sep="\n")
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from .frozen import Make, together
 from .toy import Toy
 
 
@@ -17,12 +16,8 @@ class SlotWraps(Toy):
         return torch.where(self.live[:B] == 1, super().slots(B), -1)
 
 
-def three_in_a_graph_of_four(make: Callable[..., Toy]) -> list[str]:
-    """The first row owns the pool's last block, and one row of the graph is nobody's."""
-    engine = make()
-    for text in ("wolf ", "crane ", "ox "):
-        engine.admit(text)
-    return engine.run(8)
+# The first row owns the pool's last block, and one row of the graph is padding.
+three_in_a_graph_of_four = together("wolf ", "crane ", "ox ", steps=8)
 
 
 class WeightsAlone(Toy):
@@ -32,12 +27,8 @@ class WeightsAlone(Toy):
         return values
 
 
-def poison(make: Callable[..., Toy]) -> list[str]:
-    """Whatever nobody has written is NaN: block 0, and the whole cache."""
-    engine = make(fill=float("nan"))
-    for text in ("wolf ", "crane ", "ox "):
-        engine.admit(text)
-    return engine.run(5)
+# Whatever nobody has written is NaN: block 0, and the whole cache.
+poison = together("wolf ", "crane ", "ox ", steps=5, fill=float("nan"))
 
 
 class TableLeft(Toy):
@@ -48,7 +39,7 @@ class TableLeft(Toy):
             tensor[row] = 0
 
 
-def four_then_three(make: Callable[..., Toy]) -> list[str]:
+def four_then_three(make: Make) -> list[str]:
     """A row leaves, and the blocks that it had become another's, in a graph that still has a row in its place."""
     engine = make()
     for text in ("wolf ", "crane ", "ox ", "lark "):
@@ -81,8 +72,5 @@ class WarmUpWrites(Toy):
             tensor.zero_()
 
 
-def captured_in_the_middle(make: Callable[..., Toy]) -> list[str]:
-    """The first step of a shape is captured while rows are live; what they have written must be there after it."""
-    engine = make()
-    engine.admit("wolf ")
-    return engine.run(8)
+# The first step of a shape is captured while rows are live; what they have written must be there after it.
+captured_in_the_middle = together("wolf ", steps=8)

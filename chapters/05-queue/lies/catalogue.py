@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nanobook import lies
+
 from . import shared, starved, variants
 from .toy import Queue
 
@@ -12,20 +14,14 @@ Make = Callable[[int, int, int], Queue]
 
 
 @dataclass(frozen=True)
-class Lie:
-    """One defect. threads: where it was reported. scene: what it is told by, from a function that makes queues."""
+class Lie(lies.Lie):
+    """One defect. scene: what it is told by, from a function that makes queues."""
 
-    threads: tuple[str, ...]
-    wrong: type[Queue]
-    scene: Callable[[Make], list[str]]
-
-    def sides(self) -> tuple[list[str], list[str], list[str]]:
-        right = self.scene(Queue)
-        return right, right, self.scene(self.wrong)
+    right: type[Queue] = Queue
 
     def lines(self) -> list[str]:
         """Requests by the order in which they came."""
-        told = {"right queue": self.scene(Queue), "wrong queue": self.scene(self.wrong)}
+        told = {"right queue": self.tell(self.right), "wrong queue": self.tell(self.wrong)}
         return [f"{side if at == 0 else '':13}{line}" for side in told for at, line in enumerate(told[side])]
 
 
