@@ -114,9 +114,8 @@ def shared() -> Drawing:
     same = sum(a == b for a, b in zip(*cut, strict=True) if len(a) == BLOCK)
 
     def block(on: Sketch, x: float, y: float, tokens: list[str], color: str, note: str) -> None:
-        for at in range(BLOCK):
-            on.filled((x + 1.02 * at, y), (1.0, 0.62), color if at < len(tokens) else None)
-            on.write((x + 1.02 * at + 0.5, y + 0.31), tokens[at] if at < len(tokens) else "", size=9, align="center")
+        for at, token in enumerate((tokens + [""] * BLOCK)[:BLOCK]):
+            on.filled((x + 1.02 * at, y), (1.0, 0.62), color if token else None, token, 9)
         on.write((x, y + 0.86), note, MUTED, 8.8)
 
     @sketched(16, 4.7)

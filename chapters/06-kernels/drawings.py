@@ -193,13 +193,11 @@ def exchange() -> Drawing:
             end = met if barrier else max(ready) + 0.6
             on.filled((4.6, top), (1.5 * own, 0.42), PEERS[0])
             on.ax.plot((4.6 + 1.5 * own, 4.6 + 1.5 * end), (top + 0.21, top + 0.21), color=MUTED, linewidth=1.2)
-            on.filled((4.6 + 1.5 * end, top), (1.5 * 0.6, 0.42), GREYS[1] if barrier else ACCENT)
-            on.write((4.6 + 1.5 * (end + 0.3), top + 0.21), "read" if barrier else "has it", size=9,
-                        align="center")  # fmt: skip
+            color, told = (GREYS[1], "read") if barrier else (ACCENT, "has it")
+            on.filled((4.6 + 1.5 * end, top), (1.5 * 0.6, 0.42), color, told, 9)
             on.write((4.45, top + 0.21), str(who), MUTED, 9, "right")
             if barrier:
-                on.filled((4.6 + 1.5 * (end + 0.6), top), (1.5 * 0.6, 0.42), ACCENT)
-                on.write((4.6 + 1.5 * (end + 0.9), top + 0.21), "has it", size=9, align="center")
+                on.filled((4.6 + 1.5 * (end + 0.6), top), (1.5 * 0.6, 0.42), ACCENT, "has it", 9)
 
     @sketched(16, 4.6)
     def draw(on: Sketch) -> None:
@@ -233,8 +231,7 @@ def words() -> Drawing:
             on.write((0.2, y + 0.3), name, size=10.5)
             for wide, what, color in fields:
                 x = 2.6 + 0.2 * bit
-                on.filled((x + 0.02, y), (0.2 * wide - 0.04, 0.6), color)
-                on.write((x + 0.1 * wide, y + 0.3), what, size=9.5, align="center")
+                on.filled((x + 0.02, y), (0.2 * wide - 0.04, 0.6), color, what)
                 bit += wide
         on.write((2.6, 0.3), "bit 63", MUTED, 9)
         on.write((2.6 + 12.8, 0.3), "bit 0", MUTED, 9, "right")
@@ -257,11 +254,9 @@ def cut() -> Drawing:
         on.filled((0.6, 0.6), (0.5, 3.2), GREYS[1])
         on.write((0.85, 4.2), "stream", size=10, align="center")
         for at in range(programs):
-            on.filled((2.3 + 0.9 * at, 0.6), (0.86, 3.2), colors[at])
-            on.write((2.73 + 0.9 * at, 2.2), str(at), size=10, align="center")
+            on.filled((2.3 + 0.9 * at, 0.6), (0.86, 3.2), colors[at], str(at), 10)
             on.filled((7.2, 0.6 + 0.8 * at), (0.5, 0.76), colors[at])
-            on.filled((9.0, 0.6 + 0.8 * at), (3.0, 0.76), colors[at])
-            on.write((10.5, 0.98 + 0.8 * at), str(at), size=10, align="center")
+            on.filled((9.0, 0.6 + 0.8 * at), (3.0, 0.76), colors[at], str(at), 10)
             on.filled((13.0 + 0.62 * at, 0.6), (0.5, 3.2), colors[at])
         on.write((4.1, 4.2), "up, cut by outputs", size=10, align="center")
         on.write((7.45, 4.2), "inner", size=10, align="center")

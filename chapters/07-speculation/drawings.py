@@ -47,18 +47,14 @@ def verify() -> Drawing:
         for at, (token, new, guess) in enumerate(zip(fed, chosen, guessed, strict=True)):
             x, own = 3.9 + 2.65 * at, at < kept
             color = (RIGHT if new == guess else WRONG) if own else None
-            on.filled((x - 1.1, 0.3), (2.2, 0.6), GREYS[1])
-            on.write((x, 0.6), token, size=10, align="center")
+            on.filled((x - 1.1, 0.3), (2.2, 0.6), GREYS[1], token, 10)
             on.arrow((x, 0.92), (x, 1.2), MUTED)
             on.arrow((x, 1.8), (x, 2.12), MUTED)
-            on.filled((x - 1.1, 2.15), (2.2, 0.6), RIGHT if own else None)
-            on.write((x, 2.45), new, None if own else MUTED, 10, "center")
-            on.filled((x - 1.1, 3.35), (2.2, 0.6), color)
-            on.write((x, 3.65), guess, None if own else MUTED, 10, "center")
+            on.filled((x - 1.1, 2.15), (2.2, 0.6), RIGHT if own else None, new, 10, None if own else MUTED)
+            on.filled((x - 1.1, 3.35), (2.2, 0.6), color, guess, 10, None if own else MUTED)
             if own:
                 on.write((x, 3.05), "equal" if new == guess else "not equal: stop here", color, 9, "center")
-                on.filled((x - 1.1, 4.55), (2.2, 0.6), RIGHT)
-                on.write((x, 4.85), new, size=10, align="center")
+                on.filled((x - 1.1, 4.55), (2.2, 0.6), RIGHT, new, 10)
             else:
                 on.write((x, 4.85), "dropped", MUTED, 9.5, "center")
 

@@ -30,8 +30,7 @@ def grid(on: Sketch, at: tuple[float, float], numbers: Any, colors: list[list[st
     """A matrix of whole numbers in squares, its upper left corner at `at`."""
     for row, line in enumerate(numbers):
         for column, number in enumerate(line):
-            on.filled((at[0] + column, at[1] + row), (1, 1), colors[row][column])
-            on.write((at[0] + column + 0.5, at[1] + row + 0.5), str(int(number)), size=10, align="center")
+            on.filled((at[0] + column, at[1] + row), (1, 1), colors[row][column], str(int(number)), 10)
 
 
 def paper() -> Drawing:
@@ -97,11 +96,9 @@ def layer() -> Drawing:
             )):  # fmt: skip
                 inside = y + 1.15 * away
                 on.arrow((left, y), (left, inside - 0.42 * away), MUTED)
-                on.filled((left - 1.0, inside - 0.42), (2.6, 0.84), color)
-                on.write((left + 0.3, inside), one, size=9.5, align="center")
+                on.filled((left - 1.0, inside - 0.42), (2.6, 0.84), color, one)
                 on.arrow((left + 1.6, inside), (left + 2.1, inside), MUTED)
-                on.filled((left + 2.1, inside - 0.42), (1.8, 0.84), color)
-                on.write((left + 3.0, inside), two, size=9.5, align="center")
+                on.filled((left + 2.1, inside - 0.42), (1.8, 0.84), color, two)
                 on.arrow((left + 3.9, inside), (left + 4.75, 3.3 - 0.38 * away), color)
                 on.arrow((left + 5.3, 3.3 - 0.38 * away), (left + 6.0, y + 0.08 * away), PEERS[1])
                 if rank == 0:
@@ -134,8 +131,7 @@ def heads() -> Drawing:
             on.write((0.2, y + 0.35), f"cut {name}", size=10.5)
             for at, owner in enumerate(owners):
                 x = 3.1 + 0.82 * at + 0.12 * (at // H)
-                on.filled((x, y), (0.82, 0.7), RANKS[owner])
-                on.write((x + 0.41, y + 0.35), names[at], size=10, align="center")
+                on.filled((x, y), (0.82, 0.7), RANKS[owner], names[at], 10)
         on.write((3.1, 1.5), "each rank has the query, the key and the value of its heads", MUTED, 9.5)
         on.write((3.1, 2.95), f"rank 0 has all queries and keys 0 to {3 * first - H - 1}, and no value", MUTED, 9.5)
         on.write((3.1, 0.22), "rank 0", RANKS[0], 9.5)
@@ -176,8 +172,7 @@ def ring() -> Drawing:
                 for part, number in enumerate(row):
                     done = number == sum(r[part] for r in start)
                     color = PEERS[1] if done else ACCENT if came.get(rank) == part else None
-                    on.filled((x + 0.7 * part, y), (0.7, 0.7), color)
-                    on.write((x + 0.7 * part + 0.35, y + 0.35), f"{number:g}", size=9.5, align="center")
+                    on.filled((x + 0.7 * part, y), (0.7, 0.7), color, f"{number:g}")
             for one in steps[at] if at < len(steps) else ():
                 start_y, end_y = (0.9 + 1.7 * rank + 0.35 for rank in (one.sender, (one.sender + 1) % 3))
                 on.arrow((x + 2.14, start_y), (x + 2.98, end_y), MUTED, 1.2)
@@ -272,8 +267,7 @@ def overwritten() -> Drawing:
                 for x, text in events:
                     wrong = text == "reads 2"
                     color = ACCENT if wrong else PEERS[1] if "reads" in text else None
-                    on.filled((x, line - 0.28), (1.9, 0.56), color)
-                    on.write((x + 0.95, line), text, size=9.5, align="center")
+                    on.filled((x, line - 0.28), (1.9, 0.56), color, text)
             told = "its sum is 12" if buffers == 1 else "its sum is 11"
             on.write((13.3, y + 0.75), told, ACCENT if buffers == 1 else PEERS[1], 9.5)
 
@@ -300,15 +294,13 @@ def shards() -> Drawing:
         on.write((9.6, 0.35), "the folder of results", MUTED, 10)
         for at, (name, state) in enumerate(zip(names, states, strict=True)):
             y = 0.75 + 0.92 * at
-            on.filled((0.2, y), (3.4, 0.7), None)
-            on.write((1.9, y + 0.35), name, size=10, align="center")
+            on.filled((0.2, y), (3.4, 0.7), None, name, 10)
             color = (PEERS[1], ACCENT, PEERS[1], None)[at]
             if at < 3:
                 on.arrow((3.6, y + 0.35), (5.6, y + 0.35), MUTED)
                 on.box((6.7, y + 0.35), (2.2, 0.6), f"worker {at % 2}")
                 on.arrow((7.8, y + 0.35), (9.6, y + 0.35), MUTED)
-            on.filled((9.6, y), (6.2, 0.7), color)
-            on.write((12.7, y + 0.35), state, None if color else MUTED, 10, "center")
+            on.filled((9.6, y), (6.2, 0.7), color, state, 10, None if color else MUTED)
 
     alt = (
         "A file of prompts, cut into four shards by line numbers. The first and the third are there in the folder of "
