@@ -9,6 +9,7 @@ from matplotlib.patches import Rectangle
 from nanobench.report.figures.style import ACCENT, GROUND, MUTED, Drawing
 from nanobook.examples import load
 from nanobook.figures.sketch import Sketch, sketched
+from nanobook.running import word
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
@@ -18,8 +19,8 @@ PROMPT, NEW = 3, 6  # tokens of the staircase
 
 def one_step() -> Drawing:
     """One row from token ids to the next token, with the shapes on the way and the running example's own words."""
-    words, after = [run.word(i) for i in run.rows()[0]], run.probs(0)
-    best = f"{run.word(int(after.argmax()))}, p = {float(after.max()):.3f}"
+    words, after = [word(i) for i in run.rows()[0]], run.probs(0)
+    best = f"{word(int(after.argmax()))}, p = {float(after.max()):.3f}"
     C, layers, V = run.model().config.n_embd, run.model().config.n_layer, len(after)
     stages = (
         ("token ids,\npositions", "(3,)"), ("embeddings", f"(3, {C})"), (f"{layers} blocks", f"(3, {C})"),
@@ -35,11 +36,11 @@ def one_step() -> Drawing:
             if at:
                 on.arrow((x - 1.16, 0.62), (x - 0.81, 0.62), MUTED)
         y = 2.1
-        for at, word in enumerate(words):
+        for at, name in enumerate(words):
             x, last = 1.05 + 1.97 * at, at == len(words) - 1
             look = {"facecolor": GROUND, "edgecolor": ACCENT if last else MUTED, "linewidth": 2.0 if last else 1.2}
             on.ax.add_patch(Rectangle((x - 0.81, y - 0.3), 1.62, 0.6, **look))
-            on.write((x, y), word, align="center")
+            on.write((x, y), name, align="center")
             on.write((x, y + 0.46), f"position {at}", MUTED, 9, "center")
         on.arrow((1.86 + 1.97 * (len(words) - 1), y), (7.0, y), ACCENT, 1.8)
         on.write((7.15, y), best)

@@ -10,6 +10,7 @@ from matplotlib.patches import Rectangle
 from nanobench.report.figures.style import ACCENT, GROUND, MUTED, TEXT, Drawing
 from nanobook.examples import load
 from nanobook.figures.sketch import Sketch, charted, sketched
+from nanobook.running import word
 
 here = Path(__file__).parent
 run, boxes = load(here / "running.py"), load(here / "boxes.py")
@@ -22,7 +23,7 @@ def drawings() -> list[Drawing]:
 
 def attention() -> Drawing:
     """Scores and weights of one head of row 0; the cells that the mask hides are hatched."""
-    watch, words = run.watched(), [run.word(i) for i in run.rows()[0]]
+    watch, words = run.watched(), [word(i) for i in run.rows()[0]]
     scores, weights = watch.scores[run.HEAD].tolist(), watch.weights[run.HEAD].tolist()
 
     @sketched(10, 4.4)
@@ -72,7 +73,7 @@ def cell(ax: Axes, corner: tuple[float, float], value: float, *, hidden: bool, w
 def filters() -> Drawing:
     """Row 1's candidates after temperature, top-k and top-p; what a filter drops is hollow."""
     lines = run.candidates()
-    names = [run.word(line.token_id) for line in lines]
+    names = [word(line.token_id) for line in lines]
     everything = [True] * len(lines)
     after_k = [line.after_k or line.cooled for line in lines]
     panels = (

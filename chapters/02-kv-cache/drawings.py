@@ -12,6 +12,7 @@ from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, Drawing
 from nanobench.report.values import size
 from nanobook.examples import load
 from nanobook.figures.sketch import Sketch, charted, sketched
+from nanobook.running import encode, word
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
@@ -74,8 +75,8 @@ def columns() -> Drawing:
 
 def slots() -> Drawing:
     """The cache of the running example: after the prompts, and after two decode steps."""
-    words = [[run.word(i) for i in run.text_ids(row, 2)] for row in range(2)]
-    lengths = [len(run.encode(prompt)) for prompt in run.PROMPTS]
+    words = [[word(i) for i in run.text_ids(row, 2)] for row in range(2)]
+    lengths = [len(encode(prompt)) for prompt in run.PROMPTS]
 
     @sketched(12.4, 5.75)
     def draw(on: Sketch) -> None:

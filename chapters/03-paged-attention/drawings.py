@@ -13,6 +13,7 @@ from nanobench.report.figures.style import ACCENT, MUTED, PEERS, TEXT, Drawing
 from nanobook.examples import load
 from nanobook.figures.kernel_walk import walk
 from nanobook.figures.sketch import Sketch, charted, sketched
+from nanobook.running import word
 
 here = Path(__file__).parent
 run = load(here / "running.py")
@@ -29,7 +30,7 @@ def pool() -> Drawing:
     held = run.pool()
     owner = {block: (row, at) for row, table in enumerate(held.tables) for at, block in enumerate(table)}
     inside = {
-        block: [run.word(i).strip('" ') or "'" for i in held.texts[row][at * run.BLOCK : (at + 1) * run.BLOCK]]
+        block: [word(i).strip('" ') or "'" for i in held.texts[row][at * run.BLOCK : (at + 1) * run.BLOCK]]
         for block, (row, at) in owner.items()
     }
 

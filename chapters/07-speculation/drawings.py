@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, PEERS, TEXT, Drawing
 from nanobook.examples import load
 from nanobook.figures.sketch import Sketch, charted, sketched
+from nanobook.running import decode, word
 
 here = Path(__file__).parent
 example = load(here / "example.py")
@@ -34,8 +35,8 @@ def worse() -> Any:
 def verify() -> Drawing:
     """The picture to remember: k + 1 tokens go in at once, and the first wrong guess ends what is kept."""
     step = worse()
-    fed = ["the newest", *map(example.word, step.drafts)]
-    chosen, kept = list(map(example.word, step.chosen)), len(step.kept)
+    fed = ["the newest", *map(word, step.drafts)]
+    chosen, kept = list(map(word, step.chosen)), len(step.kept)
 
     guessed = [*fed[1:], "-"]
 
@@ -183,7 +184,7 @@ def places() -> Drawing:
     def draw(on: Sketch) -> None:
         _slots(on, texts, made.ids[begin - 3 : begin], begin, columns, len(step.kept))
 
-    words = [example.word(token) for token in [newest, *step.drafts]]
+    words = [word(token) for token in [newest, *step.drafts]]
     alt = (
         f"Slots of a sequence from position {begin - 3} on. A step writes {', '.join(words)} at positions {begin} to "
         f"{begin + len(step.drafts)}; right guesses: {len(step.kept) - 1}; so its text in the cache ends with "
@@ -211,7 +212,7 @@ def _slots(on: Sketch, texts: Any, old: list[int], begin: int, columns: int, kep
             color = None if token is None else color
             on.filled((x + 0.04, y), (width - 0.08, 0.7), color)
             if token is not None:
-                on.write((x + width / 2, y + 0.35), example.word(token), MUTED if wrong else None, 9, "center")
+                on.write((x + width / 2, y + 0.35), word(token), MUTED if wrong else None, 9, "center")
     on.write((3.2, 4.75), "gray: before; green: right; orange: rejected, never read; "
                 "blue: the next step's", MUTED, 9)  # fmt: skip
 
@@ -219,7 +220,7 @@ def _slots(on: Sketch, texts: Any, old: list[int], begin: int, columns: int, kep
 def shown() -> Drawing:
     """A text whose tokens have the color of the step that they came from."""
     made = example.text()
-    parts = [[run.decode([token]).replace("\n", "↵") for token in step.kept] for step in made.steps]
+    parts = [[decode([token]).replace("\n", "↵") for token in step.kept] for step in made.steps]
     lines, told = _lines(parts)
 
     @sketched(WRAP + 2, 3.1 * len(lines) + 3.4)

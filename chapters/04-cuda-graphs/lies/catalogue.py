@@ -10,7 +10,7 @@ from .frozen import Scene
 from .toy import Recorder, Toy
 
 APART = "the stand-in keeps all memory alive and apart"
-ALIVE = "the old memory is kept alive here; in the wild it was freed, and a replay found there whatever came next"
+ALIVE = "the old memory is kept alive here; in the wild it was freed, and a replay found whatever was there by then"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ LIES = {
     for lie in (
         Lie("escapes", "G17", ("SageAttention#371", "punica#33", "mirage#207"), frozen.Escapes, frozen.another_input,
             differs="the stand-in imitates it where the step says so; a real kernel says nothing, and during a "
-            "capture it reads what nobody has computed"),
+            "capture it reads memory that was never computed"),
         Lie("position", "G12", ("pytorch#114844",), frozen.PositionBaked, frozen.several_steps),
         Lie("key", "G05", ("transformers#45323", "ik_llama.cpp#2096"), frozen.KeyLacksLength,
             frozen.captured_short_replayed_long),

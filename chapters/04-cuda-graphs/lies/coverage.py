@@ -1,4 +1,4 @@
-"""Which steps have a graph: those that have none are slow or fail, and nobody is told."""
+"""Which steps have a graph: a step without one is slow or fails, and no message says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of nobody: what they write, what they read, and whom that concerns."""
+"""Padding rows: what they write, what they read, and which live rows that harms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .toy import Toy
 
 
 class SlotWraps(Toy):
-    """Rows of nobody write to slot -1, which is meant to be nowhere. Divided by the block size it is the last block."""
+    """Padding rows write to slot -1, which is meant to be nowhere. Divided by the block size it is the last block."""
 
     def slots(self, B: int) -> Tensor:
         return torch.where(self.live[:B] == 1, super().slots(B), -1)
@@ -27,14 +27,14 @@ class WeightsAlone(Toy):
         return values
 
 
-# Whatever nobody has written is NaN: block 0, and the whole cache.
+# All unwritten memory is NaN: block 0, and the whole cache.
 poison = together("wolf ", "crane ", "ox ", steps=5, fill=float("nan"))
 
 
 class TableLeft(Toy):
     """A row that has gone leaves its table behind."""
 
-    def nobody(self, row: int) -> None:
+    def clear(self, row: int) -> None:
         for tensor in self.state()[:-1]:
             tensor[row] = 0
 
@@ -50,7 +50,7 @@ def four_then_three(make: Make) -> list[str]:
 
 
 class Scaled(Toy):
-    """One scale for the whole batch, as where activations are quantized. Rows of nobody read one slot: a right one."""
+    """One scale for the whole batch, as where activations are quantized. Padding rows read one slot: a right engine."""
 
     def attend(self, B: int, longest: int) -> Tensor:
         out = super().attend(B, longest)
@@ -58,7 +58,7 @@ class Scaled(Toy):
 
 
 class LengthZero(Scaled):
-    """Rows of nobody read nothing, so their weights are 0 / 0; the scale is everybody's."""
+    """Padding rows read nothing, so their weights are 0 / 0, and all rows share the scale."""
 
     def lengths(self, B: int) -> Tensor:
         return self.positions(B) + self.live[:B]

@@ -39,7 +39,7 @@ class Row:
 
 
 class Toy(Step):
-    """Rows 0..n-1 are live, all others nobody's. recorder: None calls every step from Python, without graphs."""
+    """Rows 0..n-1 are live, all others padding. recorder: None calls every step from Python, without graphs."""
 
     ladder: tuple[int, ...] = (1, 2, 4, ROWS)  # rows of a graph
 
@@ -102,7 +102,7 @@ class Toy(Step):
             self.graphs.popitem(last=False)
 
     def capture(self, rows: int, longest: int) -> tuple[Any, Tensor]:
-        """Warm a step, then record it. Meanwhile all rows are nobody's, so that no live one is touched."""
+        """Warm a step, then record it. Meanwhile all rows are padding, so that no live one is touched."""
         assert self.recorder is not None
         tensors = self.state()
         self.known += [*tensors, self.k, self.v]
@@ -117,7 +117,7 @@ class Toy(Step):
         return recorded
 
     def blank(self) -> None:
-        """Make every row nobody's."""
+        """Make every row padding."""
         for tensor in self.state():
             tensor.zero_()
 
@@ -154,17 +154,17 @@ class Toy(Step):
                 self.table[at, len(row.blocks) - 1] = row.blocks[-1]
 
     def release(self, row: int) -> None:
-        """End a row. The last one moves into its place, and the place of the last is nobody's."""
+        """End a row. The last one moves into its place, and the last one's old place is padding."""
         gone, last = self.rows[row], self.rows.pop()
         if gone is not last:
             self.rows[row] = last
             for tensor in self.state():
                 tensor[row] = tensor[len(self.rows)].clone()
-        self.nobody(len(self.rows))
+        self.clear(len(self.rows))
         self.free += reversed(gone.blocks)
 
-    def nobody(self, row: int) -> None:
-        """Leave nothing of the row's last owner."""
+    def clear(self, row: int) -> None:
+        """Clear a row that has left."""
         for tensor in self.state():
             tensor[row] = 0
 

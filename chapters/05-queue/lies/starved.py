@@ -1,4 +1,4 @@
-"""Queues that let somebody wait for ever, or lose room."""
+"""Queues in which a request waits for ever, or that lose room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .toy import SIZE, Queue, Row, Work
 
 
 class PromptsFirst(Queue):
-    """Whoever writes waits until no prompt is left to be read."""
+    """A row that writes waits until no prompt is left to be read."""
 
     def plan(self) -> Work:
         work: Work = []

@@ -65,7 +65,7 @@ def one_rank(asked: Sequence[Asked], room: int) -> list[str]:
 
 
 def check(make: Make) -> None:
-    """The whole test: on any number of ranks, whoever is late, each has one rank's texts. AssertionError if not."""
+    """The whole test: on any number of ranks, whichever is late, each has one rank's texts. AssertionError if not."""
     short, long = [Asked("the wolf ", 18), Asked("a hare ", 9, seed=7)], [Asked("an owl ", 12, patience=51)]
     for asked in (short, long + short, [*short, *long] * 2):
         for rooms in ((16, 15), (15, 16), (15, 18, 15)):

@@ -45,8 +45,9 @@ class Sketch:
 
     def arrow(self, start: At, end: At, color: str, width: float = 1.3) -> None:
         """From start to end, without a gap."""
-        look = {"arrowstyle": "-|>", "mutation_scale": 12, "connectionstyle": "arc3,rad=0.0", "zorder": 2}
-        self.ax.add_patch(FancyArrowPatch(start, end, linewidth=width, shrinkA=0, shrinkB=0, color=color, **look))
+        look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 12, "connectionstyle": "arc3,rad=0.0"}
+        look |= {"linewidth": width, "color": color, "zorder": 2, "shrinkA": 0, "shrinkB": 0}
+        self.ax.add_patch(FancyArrowPatch(start, end, **look))
 
 
 def sketched(width: float, height: float) -> Callable[[Callable[[Sketch], None]], Drawn]:
