@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from matplotlib.patches import Rectangle
@@ -83,34 +84,35 @@ def block() -> Drawing:
     return Drawing("01-naive/block", "A pre-LayerNorm block", alt, ("sublayer", "reads", "its update is"), rows, draw)
 
 
+def staircase(on: Sketch, old: str, told: Callable[[int], str]) -> None:
+    """Steps downwards, positions to the right. old: what earlier tokens are. told: what stands beside a step."""
+    on.write((1.0, 0.25), "position", MUTED, 9.5)
+    for at in range(PROMPT + NEW - 1):
+        on.write((1.46 + at, 0.66), str(at), MUTED, 9.5, "center")
+    for step in range(NEW):
+        y = 0.95 + 0.9 * step
+        on.write((0.88, y + 0.39), f"step {step}", align="right")
+        for at in range(PROMPT + step):
+            on.square((1.0 + at, y), "new" if step == 0 or at == PROMPT + step - 1 else old)
+        on.write((9.45, y + 0.39), told(step))
+
+
+def legend(on: Sketch, entries: Iterable[tuple[float, str, str]], y: float = 0.95 + 0.9 * NEW + 0.32) -> None:
+    """Squares and what they are, in a line: where one begins, its kind, and its text."""
+    for x, kind, text in entries:
+        on.square((x, y), kind)
+        on.write((x + 1.05, y + 0.39), text)
+
+
 def again_and_again() -> Drawing:
     """Steps downwards, positions to the right: what a step computes for the first time, and what once more."""
     total, needed = cost.columns(PROMPT, NEW), cost.cached_columns(PROMPT, NEW)
 
     @sketched(12.5, 7.7)
     def draw(on: Sketch) -> None:
-
-        def square(x: float, y: float, first: bool) -> None:
-            look = {"facecolor": ACCENT, "edgecolor": ACCENT} if first else {"facecolor": GROUND}
-            look |= {} if first else {"edgecolor": MUTED, "hatch": "////"}
-            on.ax.add_patch(Rectangle((x, y), 0.92, 0.78, linewidth=1.1, **look))
-
-        on.write((1.0, 0.25), "position", MUTED, 9.5)
-        for at in range(PROMPT + NEW - 1):
-            on.write((1.46 + at, 0.66), str(at), MUTED, 9.5, "center")
-        for at in range(NEW):
-            y = 0.95 + 0.9 * at
-            on.write((0.88, y + 0.39), f"step {at}", align="right")
-            for position in range(PROMPT + at):
-                square(1.0 + position, y, first=at == 0 or position == PROMPT + at - 1)
-            on.write((9.45, y + 0.39), f"{PROMPT + at} columns")
-        y = 0.95 + 0.9 * NEW + 0.32
-        for x, first, text in (
-            (1.0, True, f"for the first time: {needed}"),
-            (6.0, False, f"once more: {total - needed}"),
-        ):
-            square(x, y, first)
-            on.write((x + 1.05, y + 0.39), f"computed {text}")
+        staircase(on, "hidden", lambda step: f"{PROMPT + step} columns")
+        told = f"computed for the first time: {needed}", f"computed once more: {total - needed}"
+        legend(on, ((1.0, "new", told[0]), (6.0, "hidden", told[1])))
 
     alt = (
         f"Naive generation of {NEW} tokens after a prompt of {PROMPT}: {NEW} steps of {PROMPT} to {PROMPT + NEW - 1} "

@@ -89,12 +89,10 @@ def filters() -> Drawing:
             fills = [ACCENT if stays else GROUND for stays in kept]
             edges = [ACCENT if stays else MUTED for stays in kept]
             ax.barh(range(len(lines)), values, height=0.66, color=fills, edgecolor=edges, linewidth=1.2)
-            ax.set_title(title)
-            ax.set_xlim(0, 0.29)
             ax.set_xticks([0, 0.1, 0.2], ["0", "0.1", "0.2"])
-            ax.set_ylim(len(lines) - 0.4, -0.6)
             ax.set_yticks(range(len(lines)), names)
             ax.grid(axis="y", visible=False)
+            ax.set(title=title, xlim=(0, 0.29), ylim=(len(lines) - 0.4, -0.6))
         axes[0].set_xlabel('probability after "The fox"; hollow: dropped', loc="left")
 
     kept_words = ", ".join(name for name, line in zip(names, lines, strict=True) if line.kept)

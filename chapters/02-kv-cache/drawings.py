@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 
 from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, Drawing
 from nanobench.report.values import size
@@ -28,39 +27,14 @@ def drawings() -> list[Drawing]:
     return [columns(), slots(), masks(), memory()]
 
 
-def square(ax: Axes, at: tuple[float, float], kind: str, width: float = 0.92) -> None:
-    """A cell: `new` is computed or written in this step, `read` is read, `hidden` is there and not read, or `empty`."""
-    look = {"facecolor": GROUND, "edgecolor": MUTED, "linewidth": 1.1}
-    look |= {"facecolor": ACCENT, "edgecolor": ACCENT} if kind == "new" else {}
-    look |= {"hatch": "////"} if kind == "hidden" else {}
-    look |= {"linestyle": ":"} if kind == "empty" else {}
-    ax.add_patch(Rectangle(at, width, 0.78, **look))
-    if kind == "read":
-        ax.add_patch(Rectangle(at, width, 0.78, facecolor=ACCENT, alpha=0.22, edgecolor="none"))
-
-
 def columns() -> Drawing:
     """Chapter 1's staircase with a cache: what a step computes, and what it reads of earlier steps."""
     computed = naive.cached_columns(PROMPT, NEW)
 
     @sketched(12.5, 7.7)
     def draw(on: Sketch) -> None:
-        on.write((1.0, 0.25), "position", MUTED, 9.5)
-        for at in range(PROMPT + NEW - 1):
-            on.write((1.46 + at, 0.66), str(at), MUTED, 9.5, "center")
-        for step in range(NEW):
-            y, seen = 0.95 + 0.9 * step, PROMPT + step
-            on.write((0.88, y + 0.39), f"step {step}", align="right")
-            for position in range(seen):
-                square(on.ax, (1.0 + position, y), "new" if step == 0 or position == seen - 1 else "read")
-            on.write((9.45, y + 0.39), "3 columns" if step == 0 else "1 column")
-        y = 0.95 + 0.9 * NEW + 0.32
-        for x, kind, text in (
-            (1.0, "new", f"computed: {computed}"),
-            (6.0, "read", "keys and values read from the cache"),
-        ):
-            square(on.ax, (x, y), kind)
-            on.write((x + 1.05, y + 0.39), text)
+        boxes.staircase(on, "read", lambda step: "3 columns" if step == 0 else "1 column")
+        boxes.legend(on, ((1.0, "new", f"computed: {computed}"), (6.0, "read", "keys and values read from the cache")))
 
     alt = (
         f"Generation of {NEW} tokens after a prompt of {PROMPT} with a cache: the first step computes {PROMPT} "
@@ -91,7 +65,7 @@ def slots() -> Drawing:
                 for slot in range(SLOTS):
                     filled = slot < lengths[row] + extra
                     new = filled and (panel == 0 or slot >= lengths[row])
-                    square(on.ax, (2.1 + 1.6 * slot, y), "new" if new else "read" if filled else "empty", 1.52)
+                    on.square((2.1 + 1.6 * slot, y), "new" if new else "read" if filled else "empty", 1.52)
                     text = words[row][slot] if filled else ""
                     on.write((2.86 + 1.6 * slot, y + 0.39), text, GROUND if new else None, 10, "center")
 
@@ -137,14 +111,9 @@ def masks() -> Drawing:
                 on.write((left - 0.15, y + 0.39), f"query {position}", align="right", size=9.5)
                 for slot, seen in enumerate(reads):
                     written = slot <= max(positions)
-                    square(on.ax, (left + slot, y), "new" if seen else "hidden" if written else "empty")
-        for x, kind, text in (
-            (1.75, "new", "read"),
-            (5.0, "hidden", "hidden, though it is written"),
-            (11.2, "empty", "empty"),
-        ):
-            square(on.ax, (x, 6.3), kind)
-            on.write((x + 1.05, 6.69), text)
+                    on.square((left + slot, y), "new" if seen else "hidden" if written else "empty")
+        shown = (1.75, "new", "read"), (5.0, "hidden", "hidden, though it is written"), (11.2, "empty", "empty")
+        boxes.legend(on, shown, 6.3)
 
     def said(positions: list[int], table: list[list[bool]]) -> str:
         parts = []
@@ -176,8 +145,7 @@ def memory() -> Drawing:
         for y, b in enumerate(whole):
             ax.text(b / 1e9, y, f"  {size(b)}", va="center", fontsize=10.5)
         ax.set_yticks(at, names)
-        ax.set_ylim(len(bars) - 0.4, -0.6)
-        ax.set_xlim(0, 23)
+        ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(0, 23))
         ax.set_xlabel(
             "GB in bfloat16; filled: what 256 tokens a row use, hatched: kept for tokens that may come", loc="left"
         )

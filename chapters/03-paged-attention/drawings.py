@@ -78,12 +78,11 @@ def room() -> Drawing:
         ):  # fmt: skip
             ax.barh(range(4), taken, height=0.62, color="none", edgecolor=MUTED, hatch="////", linewidth=1.0)
             ax.barh(range(4), lengths, height=0.62, color=ACCENT)
-            ax.set_title(title)
-            ax.set_xlim(0, ROOM * 1.02)
-            ax.set_ylim(3.6, -0.6)
             ax.set_yticks(range(4), [f"{length} tokens" for length in lengths])
-            ax.set_xlabel("slots; hatched: taken, without a token")
             ax.grid(axis="y", visible=False)
+            ax.set(
+                title=title, xlim=(0, ROOM * 1.02), ylim=(3.6, -0.6), xlabel="slots; hatched: taken, without a token"
+            )
 
     alt = (
         f"Four rows of {', '.join(map(str, lengths))} tokens in two caches. The dense one takes {ROOM} slots for each, "

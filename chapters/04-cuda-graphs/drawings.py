@@ -94,10 +94,9 @@ def behind() -> Drawing:
                     end = begun[step - lag] + work
                     ax.plot((end, end), (0.28, 0.72), color=MUTED, linestyle=":", linewidth=1.4)
             ax.set_yticks((0, 1), ("GPU", "host"))
-            ax.set_ylim(-0.5, 1.9)
-            ax.set_xlim(0, steps * (work + look) + 0.1)
             ax.set_xticks([])
             ax.grid(visible=False)
+            ax.set(ylim=(-0.5, 1.9), xlim=(0, steps * (work + look) + 0.1))
             ax.set_title(
                 f"the host waits for the step that it has launched {lag or 'just'} {'steps ago' if lag else 'now'}"
             )
@@ -127,13 +126,10 @@ def rungs() -> Drawing:
             ax.step(batches, [rows_of(name, b) for b in batches], where="mid", color=color, linestyle=line,
                     linewidth=2.2 if line == "-" else 1.8, label=name)  # fmt: skip
         ax.plot(batches, batches, color=TEXT, linewidth=1.0, label="every size")
-        ax.set_xlim(1, top)
-        ax.set_ylim(0, top + 2)
-        ax.set_xlabel("live rows")
-        ax.set_ylabel("rows computed")
         ax.set_xticks((1, 8, 16, 24, 32, 40, 48, 56, 64))
         ax.set_yticks((1, 8, 16, 24, 32, 40, 48, 56, 64))
         ax.legend(loc="upper left")
+        ax.set(xlim=(1, top), ylim=(0, top + 2), xlabel="live rows", ylabel="rows computed")
 
     cells = tuple((str(b), *(str(rows_of(name, b)) for name in shown)) for b in (1, 3, 9, 17, 33, 40, 49, 64))
     told = "; ".join(f"{name} {rows_of(name, 33)}" for name in shown)

@@ -47,11 +47,9 @@ def static_continuous() -> Drawing:
     def draw(*axes: Axes) -> None:
         for ax, (title, run) in zip(axes, runs.items(), strict=True):
             bars(ax, run)
-            ax.set_title(f"{title}: {run.idle(ROWS):.0%} idle")
             ax.set_yticks(range(ROWS), [f"row {n}" for n in range(ROWS)])
-            ax.set_ylim(ROWS - 0.05, -0.55)
-            ax.set_xlim(0, end + 1)
             ax.grid(visible=False)
+            ax.set(title=f"{title}: {run.idle(ROWS):.0%} idle", ylim=(ROWS - 0.05, -0.55), xlim=(0, end + 1))
         ax.set_xlabel("milliseconds; a triangle is an arrival, a hatched area an idle row")
 
     alt = "The same twelve requests in a batch of four rows, on one time axis. " + " ".join(
@@ -87,11 +85,9 @@ def chunks() -> Drawing:
         ax.axvline(5, color=MUTED, linestyle=":", linewidth=1.4)
         ax.text(5.2, -0.62, "the prompt arrives", va="center", fontsize=9)
         ax.set_yticks(range(len(budgets)), [f"{budget:,}" for budget in budgets])
-        ax.set_ylabel("tokens a step")
-        ax.set_ylim(len(budgets) - 0.55, -0.8)
-        ax.set_xlim(0, shown)
-        ax.set_xlabel("milliseconds; each box is a step, after which every decoding sequence has a new token")
         ax.grid(visible=False)
+        ax.set(ylabel="tokens a step", ylim=(len(budgets) - 0.55, -0.8), xlim=(0, shown))
+        ax.set_xlabel("milliseconds; each box is a step, after which every decoding sequence has a new token")
 
     cells = tuple(
         (f"{budget:,}", f"{1e3 * max(run.gaps(0)):.1f} ms", f"{1e3 * run.waits[3]:.1f} ms")
@@ -158,16 +154,13 @@ def waiting() -> Drawing:
         at = [100 * share for share in shares]
         left.plot(at, [100 * share for share in done], color=GREYS[2], marker="o", linewidth=2)
         left.plot((0, 100, 105), (0, 100, 100), color=MUTED, linestyle=":", linewidth=1.3)
-        left.set_title("answered, % of the capacity")
-        left.set_ylim(0, 115)
+        left.set(title="answered, % of the capacity", ylim=(0, 115))
         right.plot(at, p99, color=ACCENT, marker="v", linewidth=2.2, label="p99")
         right.plot(at, p50, color=PEERS[0], marker="s", linewidth=1.8, label="p50")
-        right.set_title("first token, ms")
-        right.set_ylim(0, 1.2 * p99[-2])
         right.legend(loc="upper left")
+        right.set(title="first token, ms", ylim=(0, 1.2 * p99[-2]))
         for ax in (left, right):
-            ax.set_xlim(0, 108)
-            ax.set_xlabel("asked for, % of the capacity")
+            ax.set(xlim=(0, 108), xlabel="asked for, % of the capacity")
 
     cells = tuple(
         (f"{share:.0%}", f"{d:.0%}", f"{a:.1f} ms", f"{b:.1f} ms")

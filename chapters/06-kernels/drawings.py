@@ -43,9 +43,7 @@ def waterfall() -> Drawing:
         ax.annotate(f"bandwidth limit: {floor} µs", (4.75, floor), (0, 4), textcoords="offset points", fontsize=11)
         ax.set_xticks([0, 2, 4], names)
         ax.grid(visible=False, axis="x")
-        ax.set_xlim(-0.8, 6.9)
-        ax.set_ylim(0, 1.12 * times[0])
-        ax.set_ylabel("µs a token")
+        ax.set(xlim=(-0.8, 6.9), ylim=(0, 1.12 * times[0]), ylabel="µs a token")
 
     cells = tuple((name.replace("\n", " "), str(time)) for name, time in zip(names, times, strict=True))
     alt = (
@@ -68,10 +66,8 @@ def flat() -> Drawing:
         ax.axhline(1e6 * floor, color=MUTED, linestyle=":", linewidth=1.5, label="its weights, read at copy speed")
         ax.set_xscale("log", base=2)
         ax.set_xticks(rows, [str(count) for count in rows])
-        ax.set_ylim(0, None)
-        ax.set_xlabel("rows")
-        ax.set_ylabel("µs")
         ax.legend(loc="upper left")
+        ax.set(ylim=(0, None), xlabel="rows", ylabel="µs")
 
     cells = tuple((str(rows), f"{1e6 * time:.2f}") for rows, time in found)
     alt = (
@@ -169,9 +165,7 @@ def gain() -> Drawing:
         for at, value in enumerate(found.values()):
             ax.annotate(factor(value), (at, value), (0, 3), textcoords="offset points", ha="center", fontsize=9)
         ax.set_xticks(places, [str(rows) for rows in found])
-        ax.set_ylim(0, 2.7)
-        ax.set_xlabel("rows")
-        ax.set_ylabel("fused / paged-graph")
+        ax.set(ylim=(0, 2.7), xlabel="rows", ylabel="fused / paged-graph")
 
     cells = tuple((str(rows), factor(value)) for rows, value in found.items())
     alt = "Tokens a second of fused over those of paged-graph, by rows: " + ", ".join(

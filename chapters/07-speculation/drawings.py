@@ -83,11 +83,9 @@ def price() -> Drawing:
         for n, color, marker in zip(layers, (PEERS[0], ACCENT), ("s", "o"), strict=True):
             ax.plot(*zip(*found[n], strict=True), color=color, marker=marker, markersize=5, linestyle="none", alpha=0.7,
                     label=f"drafts by the first {n} of 12 layers")  # fmt: skip
-        ax.set_xlim(0, 1.005)
-        ax.set_ylim(0, 1.005)
-        ax.set_xlabel("accepted by rejection sampling")
-        ax.set_ylabel("accepted with the same noise")
         ax.legend(loc="upper left")
+        ax.set(xlim=(0, 1.005), xlabel="accepted by rejection sampling")
+        ax.set(ylim=(0, 1.005), ylabel="accepted with the same noise")
 
     rows = tuple((f"{n} of 12", f"{mean(a for a, _ in pairs):.3f}", f"{mean(b for _, b in pairs):.3f}",
                   f"{mean(a / (2 - a) for a, _ in pairs):.3f}") for n, pairs in found.items())  # fmt: skip
@@ -124,10 +122,8 @@ def expected() -> Drawing:
             left.plot([], [], color=TEXT, marker=marker, markerfacecolor=fill, linestyle="none", label=name)
         left.plot([], [], color=TEXT, linewidth=1.8, label="the formula")
         left.legend(loc="upper left")
-        left.set_title("tokens a step, by drafts and α")
-        left.set_xlabel("k, drafts of a sequence in a step")
-        left.set_xlim(0, drafts[-1] + 1.3)
-        left.set_ylim(0, 7.6)
+        left.set(title="tokens a step, by drafts and α", ylim=(0, 7.6))
+        left.set(xlabel="k, drafts of a sequence in a step", xlim=(0, drafts[-1] + 1.3))
         for model, color, marker in ((measured.XL, ACCENT, "o"), (measured.GPT2, PEERS[0], "s")):
             gains = [measured.case(model, rows, alpha_right, most).gain for rows in rows_]
             name = model.removeprefix("random:")
@@ -138,10 +134,8 @@ def expected() -> Drawing:
         right.text(rows_[0], 0.95, "plain", va="top", fontsize=9.5)
         right.set_xscale("log", base=2)
         right.set_xticks(rows_, [str(rows) for rows in rows_])
-        right.set_ylim(0, 4.2)
-        right.set_xlabel("sequences")
-        right.set_title(f"speed, {most} drafts, α = {alpha_right:g}")
         right.legend(loc="lower left")
+        right.set(ylim=(0, 4.2), xlabel="sequences", title=f"speed, {most} drafts, α = {alpha_right:g}")
 
     cells = tuple(
         (model.removeprefix("random:"), str(rows), f"{alpha:g}", str(k), f"{formula(alpha, k):.2f}",

@@ -201,10 +201,8 @@ def reduces() -> Drawing:
             ax.plot(rows, times, color=color, marker=marker, linestyle=line, linewidth=2.0, label=measured.KINDS[kind])
         ax.set_xscale("log", base=2)
         ax.set_xticks(rows, [str(n) for n in rows])
-        ax.set_ylim(0, None)
-        ax.set_xlabel(f"sequences, each {measured.width():,} numbers of two bytes")
-        ax.set_ylabel("µs")
         ax.legend(loc="upper left", ncols=2)
+        ax.set(ylim=(0, None), xlabel=f"sequences, each {measured.width():,} numbers of two bytes", ylabel="µs")
 
     cells = tuple((str(n), *(seconds(measured.reduce_s(kind, n)) for kind in kinds)) for n in rows)
     each = [", ".join(f"{measured.KINDS[k]} {t}" for k, t in zip(kinds, line, strict=True)) for _, *line in cells]
@@ -234,10 +232,8 @@ def overtakes() -> Drawing:
         ax.set_xscale("log", base=2)
         every = sorted({n for model in models for n in measured.rows_measured(model)})
         ax.set_xticks(every, [str(n) for n in every])
-        ax.set_ylim(0, None)
-        ax.set_xlabel("sequences")
-        ax.set_ylabel("times as fast on two GPUs")
         ax.legend(loc="lower right")
+        ax.set(ylim=(0, None), xlabel="sequences", ylabel="times as fast on two GPUs")
 
     cells = tuple((measured.short(model), str(n),
                    *(f"{measured.predicted(model, n, all_halves):.2f}" for all_halves in (False, True)),

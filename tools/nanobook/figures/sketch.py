@@ -43,6 +43,16 @@ class Sketch:
         self.ax.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=color or GRID, linewidth=1.3))
         self.write((corner[0] + size[0] / 2, corner[1] + size[1] / 2), text, ink, font, "center")
 
+    def square(self, at: At, kind: str, width: float = 0.92) -> None:
+        """A cell: `new` is computed or written in this step, `read` is read, `hidden` is not read, or `empty`."""
+        look: dict[str, Any] = {"facecolor": GROUND, "edgecolor": MUTED, "linewidth": 1.1}
+        look |= {"facecolor": ACCENT, "edgecolor": ACCENT} if kind == "new" else {}
+        look |= {"hatch": "////"} if kind == "hidden" else {}
+        look |= {"linestyle": ":"} if kind == "empty" else {}
+        self.ax.add_patch(Rectangle(at, width, 0.78, **look))
+        if kind == "read":
+            self.ax.add_patch(Rectangle(at, width, 0.78, facecolor=ACCENT, alpha=0.22, edgecolor="none"))
+
     def arrow(self, start: At, end: At, color: str, width: float = 1.3) -> None:
         """From start to end, without a gap."""
         look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 12, "connectionstyle": "arc3,rad=0.0"}
