@@ -211,7 +211,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "paged token": lambda: seconds(token("paged-graph")),
     "fused sampled": lambda: seconds(token("fused", sampled=True)),
     "token sampled": lambda: seconds(token("one kernel", sampled=True)),
-    "limit": lambda: seconds(limit()),
     "new": lambda: str(report().new_tokens),
     "of a text": lambda: seconds(1 / whole_texts()[1][0]),
     "texts over fused": lambda: factor(whole_texts()[1][0] / whole_texts("fused")[1][0]),

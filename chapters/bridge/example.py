@@ -130,7 +130,6 @@ def _read(shape: Shape) -> str:
 
 
 NUMBERS: dict[str, Callable[[], str]] = {
-    "saved": lambda: f"{LLAMA.heads // LLAMA.key_heads}",
     "weights": lambda: size(LLAMA.weights),
     "head": lambda: size(LLAMA.head),
     "read": lambda: size(LLAMA.read),
