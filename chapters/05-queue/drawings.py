@@ -118,7 +118,7 @@ def shared() -> Drawing:
     def draw(on: Sketch) -> None:
         for row in range(2):
             y = 0.4 + 3.0 * row
-            on.write((0.25, y + 0.31), f"sequence {row}", size=10.5)
+            on.write((0.25, y + 0.31), f"sequence {row}")
             own = cut[row][-1]
             block(on, 11.4, y, own, PEERS[row], "not full: its own")
         for at in range(same):

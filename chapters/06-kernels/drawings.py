@@ -90,7 +90,7 @@ def layer() -> Drawing:
 
     @sketched(16, 4.0)
     def draw(on: Sketch) -> None:
-        on.write((0.2, 0.45), "residual stream", size=10.5)
+        on.write((0.2, 0.45), "residual stream")
         on.arrow((3.1, 0.45), (15.9, 0.45), MUTED, 2.0)
         for at, (name, does, gives) in enumerate(kernels):
             x = 4.35 + 2.6 * at
@@ -105,8 +105,8 @@ def layer() -> Drawing:
             on.write((x, 3.05), gives, size=9.5, align="center")
             if at < 4:
                 on.arrow((x + 1.2, 1.9), (x + 1.4, 1.9), MUTED)
-        on.write((0.2, 1.9), "five kernels", size=10.5)
-        on.write((0.2, 3.05), "what each writes", size=10.5)
+        on.write((0.2, 1.9), "five kernels")
+        on.write((0.2, 3.05), "what each writes")
 
     alt = (
         "A layer as five kernels in a row under the residual stream. qkv_kernel reads the stream, normalises it and "
@@ -128,7 +128,7 @@ def early() -> Drawing:
     colors = {"start": GREYS[1], "weights": PEERS[0], "product": ACCENT}
 
     def panel(on: Sketch, y: float, title: str, spans: tuple[tuple[int, float, float, str], ...]) -> None:
-        on.write((0.2, y + 0.1), title, size=10.5)
+        on.write((0.2, y + 0.1), title)
         for kernel, begin, end, what in spans:
             corner = (4.2 + 1.15 * begin, y + 0.75 * kernel - 0.25)
             on.filled(corner, (1.15 * (end - begin) - 0.05, 0.62), colors[what])
@@ -180,7 +180,7 @@ def exchange() -> Drawing:
     ready = (1.0, 2.6, 1.6)  # when each has its own value: a schema, in no unit
 
     def panel(on: Sketch, y: float, title: str, barrier: bool) -> None:
-        on.write((0.2, y + 0.75), title, size=10.5)
+        on.write((0.2, y + 0.75), title)
         met = max(ready) + 1.2
         for who, own in enumerate(ready):
             top = y + 0.55 * who
@@ -222,7 +222,7 @@ def words() -> Drawing:
     def draw(on: Sketch) -> None:
         for row, (name, fields) in enumerate(kinds):
             y, bit = 0.6 + 1.0 * row, 0
-            on.write((0.2, y + 0.3), name, size=10.5)
+            on.write((0.2, y + 0.3), name)
             for wide, what, color in fields:
                 x = 2.6 + 0.2 * bit
                 on.filled((x + 0.02, y), (0.2 * wide - 0.04, 0.6), color, what)

@@ -43,7 +43,7 @@ def verify() -> Drawing:
     @sketched(16, 5.4)
     def draw(on: Sketch) -> None:
         for y, label in ((0.6, "fed"), (2.45, "chosen after it"), (3.65, "guessed"), (4.85, "the new text")):
-            on.write((0.2, y), label, size=10.5)
+            on.write((0.2, y), label)
         on.box((9.2, 1.5), (12.8, 0.56), "one step of the model")
         for at, (token, new, guess) in enumerate(zip(fed, chosen, guessed, strict=True)):
             x, own = 3.9 + 2.65 * at, at < kept
@@ -195,7 +195,7 @@ def _slots(on: Sketch, texts: Any, old: list[int], begin: int, columns: int, kep
         on.write((3.2 + width * (at + 0.5), 0.3), str(begin - 3 + at), MUTED, 9, "center")
     for row, (label, written, own) in enumerate(texts):
         y = 0.75 + 1.4 * row
-        on.write((0.2, y + 0.35), label, size=10.5)
+        on.write((0.2, y + 0.35), label)
         for at in range(columns):
             x = 3.2 + width * at
             new = at - 3

@@ -83,13 +83,9 @@ def layer() -> Drawing:
         for rank, y in enumerate((1.2, 5.4)):
             color, part = RANKS[rank], own[rank]
             on.arrow((0.2, y), (15.8, y), MUTED, 2.2)
-            on.write(
-                (0.2, y - 0.45 * (1 if rank == 0 else -1)),
-                f"rank {rank}: residual stream, {config.n_embd:,} numbers a token",
-                color,
-                10,
-            )
             away = 1 if rank == 0 else -1
+            told = f"rank {rank}: residual stream, {config.n_embd:,} numbers a token"
+            on.write((0.2, y - 0.45 * away), told, color, 10)
             for at, (left, one, two) in enumerate((
                 (1.3, f"norm, c_attn,\n{part.n_head} heads", "rows of\nattn.c_proj"),
                 (8.6, f"norm, c_fc, GELU,\n{part.inner:,} columns", "rows of\nmlp.c_proj"),
@@ -128,7 +124,7 @@ def heads() -> Drawing:
     def draw(on: Sketch) -> None:
         for row, (name, owners) in enumerate(ways):
             y = 0.5 + 1.45 * row
-            on.write((0.2, y + 0.35), f"cut {name}", size=10.5)
+            on.write((0.2, y + 0.35), f"cut {name}")
             for at, owner in enumerate(owners):
                 x = 3.1 + 0.82 * at + 0.12 * (at // H)
                 on.filled((x, y), (0.82, 0.7), RANKS[owner], names[at], 10)
@@ -167,7 +163,7 @@ def ring() -> Drawing:
             for rank, row in enumerate(state):
                 y = 0.9 + 1.7 * rank
                 if at == 0:
-                    on.write((0.2, y + 0.35), f"rank {rank}", size=10.5)
+                    on.write((0.2, y + 0.35), f"rank {rank}")
                 came = {(one.sender + 1) % 3: one.part for one in steps[at - 1]} if at else {}
                 for part, number in enumerate(row):
                     done = number == sum(r[part] for r in start)
@@ -254,7 +250,7 @@ def overwritten() -> Drawing:
     @sketched(16, 4.5)
     def draw(on: Sketch) -> None:
         for row, (buffers, y) in enumerate(((1, 0.6), (2, 2.6))):
-            on.write((0.2, y + 0.05), ("one buffer", "two, in turn")[row], size=10.5)
+            on.write((0.2, y + 0.05), ("one buffer", "two, in turn")[row])
             for rank in range(2):
                 line = y + 0.75 * rank
                 on.write((2.6, line), f"rank {rank}", RANKS[rank], 10)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .toy import Recorder
+from .recorders import Recorder
 
 TILE, LONG = 64, 2048  # slots of a part; slots of the longest text
 

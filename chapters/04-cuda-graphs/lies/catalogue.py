@@ -7,7 +7,8 @@ from typing import Any
 
 from . import alone, coverage, frozen, moved, padding
 from .frozen import Scene
-from .toy import Recorder, Toy
+from .recorders import Recorder
+from .toy import Toy
 
 APART = "the stand-in keeps all memory alive and apart"
 ALIVE = "the old memory is kept alive here; in the wild it was freed, and a replay found whatever was there by then"

@@ -18,7 +18,7 @@ from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 from .alone import Alone
-from .toy import Recorder
+from .recorders import Recorder
 
 PROMPT, ROOM, STEPS = "Once upon a time, there was a", 64, 24
 

@@ -7,25 +7,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .recorders import Recorder
 from .step import BLOCK, BLOCKS, LETTERS, ROWS, Step
 
 KEPT = 8  # graphs at most
-
-
-class Recorder(Protocol):
-    """Who records steps: see `recorders`."""
-
-    def warm(self, step: Callable[[], Tensor]) -> None: ...
-    def record(self, step: Callable[[], Tensor]) -> tuple[Any, Tensor]: ...
-    def elsewhere(self) -> AbstractContextManager[object]: ...
 
 
 @dataclass
