@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from nanobook.examples import load, print_blocks
-from nanobook.running import show, show_fault
+from nanobook.running import model, show, show_fault
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
@@ -157,12 +157,12 @@ class Heard:
 
 def orders() -> None:
     """What the first rank tells the others of two rows with two tokens to come."""
-    heard, model = Heard(), run.model()
-    kv = CapturedDense(model.config, 2, 64, run.CPU, torch.float64)
-    scoring = PenaltySampler(2, model.config.vocab_size, run.CPU, SAMPLERS.filtered)
-    core = RankEngine(model, kv, 2, ranks=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
+    heard, net = Heard(), model()
+    kv = CapturedDense(net.config, 2, 64, run.CPU, torch.float64)
+    scoring = PenaltySampler(2, net.config.vocab_size, run.CPU, SAMPLERS.filtered)
+    core = RankEngine(net, kv, 2, ranks=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
     params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
-    for request in LLM(model, engine="dense").requests(["The fox", "Once upon a time"], params):
+    for request in LLM(net, engine="dense").requests(["The fox", "Once upon a time"], params):
         core.submit(request)
     while core.busy:
         core.step()
