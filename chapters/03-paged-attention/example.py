@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +12,7 @@ import torch
 
 from nanobench.report.values import size
 from nanobook.examples import load, print_blocks
-from nanobook.running import show, show_fault, word
+from nanobook.running import interpreted, output, show, show_fault, word
 from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache import paged
@@ -32,23 +29,15 @@ GPT2 = PRESETS["gpt2"]
 TOKEN = GPT2.kv_numbers * 2  # bytes of keys and values of one token, in bfloat16
 
 
-def interpreted(file: str, *names: str) -> None:
-    """What a file of kernels prints in Triton's interpreter, which is chosen before Python starts."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(here / file), *names]
-    print(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout, end="")
-
-
 def small_file() -> None:
     """What small.py prints."""
-    command = [sys.executable, str(here / "small.py")]
-    print(subprocess.run(command, capture_output=True, text=True, check=True).stdout, end="")
+    print(output(here / "small.py"), end="")
 
 
 programs, masked, sums, both = (
-    partial(interpreted, "first_kernel.py", name) for name in ("programs", "masks", "sums", "both")
+    partial(interpreted, here / "first_kernel.py", name) for name in ("programs", "masks", "sums", "both")
 )
-smallest = partial(interpreted, "small_kernel.py")
+smallest = partial(interpreted, here / "small_kernel.py")
 
 
 def room() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -292,15 +289,6 @@ def breaks(made: Any, oracle: list[str]) -> bool:
         return bool(run.told(made) != oracle)
     except (IndexError, RuntimeError):
         return True
-
-
-def small_file() -> None:
-    """small.py as a program, on a machine without a GPU."""
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(here / "small.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    for row, text in enumerate(done.stdout.rstrip("\n").split("\n---\n")):
-        show(f"row {row}", text.rstrip())
 
 
 NUMBERS: dict[str, Callable[[], str]] = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import textwrap
 import warnings
@@ -20,7 +18,7 @@ from typing import Any
 import torch
 
 from nanobook.examples import load, print_blocks
-from nanobook.running import model, show, show_fault
+from nanobook.running import model, output, show, show_fault
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
@@ -53,9 +51,8 @@ def cells(numbers: Sequence[float]) -> str:
 
 def two_processes() -> None:
     """What small.py prints, one process after the other."""
-    whole = os.environ | {"PYTHONUNBUFFERED": ""}  # each line is written at once, not in parts
-    told = subprocess.run([sys.executable, here / "small.py"], capture_output=True, check=True, text=True, env=whole)
-    for line in sorted(told.stdout.splitlines()):
+    told = output(here / "small.py", PYTHONUNBUFFERED="")  # so each line is written at once, not in parts
+    for line in sorted(told.splitlines()):
         print(textwrap.fill(line, 100, subsequent_indent=" " * 8))
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import textwrap
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,6 +46,17 @@ def best(probs: Tensor, count: int = 3) -> str:
     """The most probable tokens, with their probabilities."""
     top = probs.topk(count)
     return "  ".join(f"{word(i)} {p:.3f}" for i, p in zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+
+def output(file: Path, *words: str, **environment: str) -> str:
+    """What a program prints, with these variables set before its Python starts."""
+    command = [sys.executable, "-W", "ignore", str(file), *words]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True).stdout
+
+
+def interpreted(file: Path, *words: str) -> None:
+    """Print what a file of kernels prints in Triton's interpreter."""
+    print(output(file, *words, TRITON_INTERPRET="1", OMP_NUM_THREADS="1"), end="")
 
 
 def show(label: str, text: str) -> None:
