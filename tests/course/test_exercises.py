@@ -14,7 +14,7 @@ from nanocourse.authoring import chapter_strength, strength
 from nanocourse.checks.check import check_exercise
 from nanocourse.checks.known_mistakes import Solve, Tells
 from nanocourse.checks.runner import Workers
-from nanocourse.exercises import answers, chapters, kernels, sources
+from nanocourse.exercises import answers, chapters, kernels, page, sources
 from nanocourse.exercises.bank import wrong_answers
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise, Right, Wrong
@@ -119,6 +119,18 @@ def test_the_bank_is_large_enough(exercise: Exercise) -> None:
     assert all(exercise.equivalent.values())
 
 
+@pytest.mark.parametrize(
+    "part, said",
+    [("# 1.1 ", "a title behind `# 1.1 `"), ("## What always holds", "a task"), ("## Hints", "invariants as a list"),
+     ("<summary>Place", "the folded hint Place"), ("```text", "the folded hint Pseudocode, in a fence")],
+)  # fmt: skip
+def test_a_page_that_lacks_a_part_is_told(part: str, said: str, tmp_path: Path) -> None:
+    text = EXERCISES[0].path.with_suffix(".md").read_text(encoding="utf-8")
+    (tmp_path / "ex1.md").write_text(text.replace(part, ""), encoding="utf-8")
+    with pytest.raises(ValueError, match=f"^ex1.md lacks {said}"):
+        page.texts(tmp_path / "ex1.md", "1.1")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.chapter <= 4], ids=lambda one: one.id)
 def test_the_reference_passes_on_a_gpu(exercise: Exercise, tmp_path: Path) -> None:
@@ -133,11 +145,11 @@ def test_the_reference_passes_on_a_gpu(exercise: Exercise, tmp_path: Path) -> No
 def test_wrong_options_of_a_quiz_are_known_mistakes(chapter: chapters.Chapter) -> None:
     asked = quiz.questions(chapter)
     assert len(asked) >= 8
-    assert len({question.right for question in asked}) > 1
+    assert len({[option.correct for option in question.answers].index(True) for question in asked}) > 1
     for question in asked:
         assert sum(option.correct for option in question.answers) == 1
         for option in question.answers:
-            assert option.text
+            assert option.answer
             assert option.feedback
             if option.mistake:
                 id, name = option.mistake.split(" ")
