@@ -10,8 +10,9 @@ import os
 from multiprocessing.connection import Connection
 
 from nanoinfer.parallel.processes import die
-from nanoinfer.remote.link import Link
+from nanoinfer.remote.link import Link, obey
 from nanoinfer.serve.events import Event, Events
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -19,31 +20,30 @@ JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 def main(connection: Connection) -> None:
     """The process: as long as the server has not closed the connection."""
     try:
-        answer(Link(connection, die))
+        obey(connection, Records(Link(connection, die)))
     except BaseException as error:
         die(error)
     os._exit(0)
 
 
-def answer(link: Link) -> None:
-    """Send records, each with its watcher's number, or None for all. The first message: whether texts are shown.
+class Records:
+    """Makes records and sends them, each with its watcher's number, or None for all. A `Source` calls its methods."""
 
-    The others are facts; or the number of one watcher who needs a keyframe, and how many records for all came before
-    those that it missed.
-    """
-    messages, made, tokenizer = iter(link), 0, None
-    if next(messages, False):
-        from nanoinfer.text.tokenizer import gpt2_tokenizer
+    def __init__(self, link: Link) -> None:
+        self._link, self._made = link, 0
 
-        tokenizer = gpt2_tokenizer()
-    events = Events(tokenizer)
-    for message in messages:
-        if isinstance(message, tuple):
-            number, read = message
-            link.send((number, encoded(events.keyframe(made - read))))
-        else:
-            made += 1
-            link.send((None, encoded(events.take(message))))
+    def begin(self, texts: bool) -> None:
+        """The first call: whether texts are shown."""
+        self._events = Events(gpt2_tokenizer() if texts else None)
+
+    def take(self, facts: Event) -> None:
+        """Make a record for all."""
+        self._made += 1
+        self._link.call("take", None, encoded(self._events.take(facts)))
+
+    def keyframe(self, number: int, read: int) -> None:
+        """Make a keyframe for one watcher. read: how many records for all came before those that it missed."""
+        self._link.call("take", number, encoded(self._events.keyframe(self._made - read)))
 
 
 def encoded(event: Event) -> bytes:

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import count
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nanoinfer.parallel.processes import spawn
-from nanoinfer.remote.link import Link
+from nanoinfer.remote.link import Link, obey
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.watch_child import encoded
 
@@ -75,7 +75,7 @@ class Source:
         self._event_loop = asyncio.get_running_loop()
         self._process, connection = spawn("nanoinfer.serve.watch_child")
         self.link = Link(connection, lambda error: None)
-        self.link.send(texts)
+        self.link.call("begin", texts)
         Thread(target=self._receive, name="nanoinfer-watch", daemon=True).start()
         self._watch()
 
@@ -102,20 +102,22 @@ class Source:
             self._behind = True
         if not self._behind:
             self._sent += 1
-            self.link.send(facts)
+            self.link.call("take", facts)
 
     def _receive(self) -> None:
         with suppress(RuntimeError):  # that event loop is closed
-            for made in self.link:
-                self._event_loop.call_soon_threadsafe(self._take, *made)
+            obey(self.link.connection, self)
         if self.alive:
             logging.getLogger(__name__).error("the process that makes what watchers read has ended")
             self._ended = True
         with suppress(OSError):
             self._process.wait()
 
+    def take(self, *record: Any) -> None:
+        """A record has come, in another thread."""
+        self._event_loop.call_soon_threadsafe(self._take, *record)
+
     def _take(self, number: int | None, line: bytes) -> None:
-        """A record has come, in the event loop."""
         if number is not None:
             if watcher := self.watchers.get(number):
                 watcher.push(line, keyframe=True)
@@ -154,7 +156,7 @@ class Watcher:
     def _fall_behind(self) -> None:
         self._lines.clear()
         self._behind = True
-        self._source.link.send((self.number, self._read))
+        self._source.link.call("keyframe", self.number, self._read)
 
     async def next(self) -> bytes:
         """All that waits, in one piece; nothing after a while in which nothing came."""
