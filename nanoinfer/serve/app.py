@@ -22,6 +22,8 @@ from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.limits import Limits
 from nanoinfer.serve.metrics import Metrics
 from nanoinfer.serve.service import Service
+from nanoinfer.serve.watch import FILES, watch_routes
+from nanoinfer.serve.watch_hub import Hub
 
 OPEN = frozenset({"/live", "/health", "/metrics"})  # what needs no key
 NO_CHAT = "GPT-2 has no chat format, so it has no chat completions: send the text to continue to /v1/completions"
@@ -30,13 +32,12 @@ NO_CHAT = "GPT-2 has no chat format, so it has no chat completions: send the tex
 class App:
     """The application, for any ASGI server; its lifespan starts the service and ends it.
 
-    llm: an AsyncLLM, what makes one, or a service that has one. open_paths: paths that need no key; a page may add its
-    own, and its routes to `router`.
+    llm: an AsyncLLM, what makes one, or a service that has one. watch: all who watch, where there is a page for it.
     """
 
     def __init__(self, llm: AsyncLLM | Callable[[], AsyncLLM] | Service, settings: ServeConfig | None = None) -> None:
         self.service = llm if isinstance(llm, Service) else Service(llm, settings or ServeConfig())
-        self.open_paths, self._metrics = set(OPEN), Metrics(self.service)
+        self._metrics, self.watch = Metrics(self.service), Hub(self.service)
         self.router = Router(
             [
                 Route("/v1/completions", Completions(self.service), methods=["POST"]),
@@ -46,19 +47,20 @@ class App:
                 Route("/v1/models", self._models),
                 Route("/v1/models/{name:path}", self._models),
                 Route("/v1/chat/completions", self._chat, methods=["GET", "POST"]),
+                *watch_routes(self.watch),
             ],
             redirect_slashes=False,
             lifespan=self._lifespan,
         )
-        self.watch: Any = None  # all who watch, where there is a page for it
-        self._limited = Limits(self.router, self.service.config)
         config = self.service.config
+        self._limited = Limits(self.router, config)
+        self._open_paths = OPEN.union(FILES if config.watch else ())  # that need no key
         self._local = config.api_key is None and is_loopback(config.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self  # so that the router raises what is to be answered
         try:
-            if scope["type"] == "http" and scope["path"] not in self.open_paths:
+            if scope["type"] == "http" and scope["path"] not in self._open_paths:
                 self._check(scope, Headers(scope=scope))
             await self._limited(scope, receive, send)
         except HTTPException as error:

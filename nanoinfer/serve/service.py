@@ -71,8 +71,8 @@ class Ticket:
 class Service:
     """The engine and its requests. llm: an AsyncLLM, or what makes one and may take its time.
 
-    name: of the model, as clients say it. log: takes one record an event. on_loaded: called with the engine once.
-    on_close: called with each request that is over.
+    name: of the model, as clients say it. log: takes one record an event. on_close: called with each request that is
+    over.
     """
 
     def __init__(
@@ -82,9 +82,8 @@ class Service:
         name: str | None = None,
         *,
         log: Callable[[dict[str, Any]], object] = lambda record: None,
-        on_loaded: Callable[[AsyncLLM], object] = lambda llm: None,
     ) -> None:
-        self._source, self.config, self._name, self._log, self._on_loaded = llm, config, name, log, on_loaded
+        self._source, self.config, self._name, self._log = llm, config, name, log
         self.on_close: Callable[[Ticket], object] = lambda ticket: None
         self.llm: AsyncLLM | None = None
         self.phase: Phase = "loading"
@@ -121,7 +120,6 @@ class Service:
     async def _start(self) -> None:
         try:
             self.llm = llm = await _in_thread(self._source) if callable(self._source) else self._source
-            self._on_loaded(llm)
             asyncio.wrap_future(llm.died).add_done_callback(lambda died: self._die(died.result()))
             self.go(self._give_up_if_it_hangs(llm))
             if self.phase == "loading":

@@ -18,6 +18,7 @@ from nanoinfer.serve.watch_child import encoded
 
 if TYPE_CHECKING:
     from nanoinfer.async_llm import AsyncLLM
+    from nanoinfer.serve.service import Service
 
 BEHIND = 256  # records that wait for one watcher at most
 WAITING = 4096  # steps that may wait to become records
@@ -25,10 +26,10 @@ BEAT_S = 2.0  # between signs of life, by which one notices who has gone, and th
 
 
 class Hub:
-    """One engine and all who watch it. texts: whether they see what prompts and tokens say."""
+    """A server's engine and all who watch it."""
 
-    def __init__(self, llm: AsyncLLM, texts: bool) -> None:
-        self._llm, self._texts = llm, texts
+    def __init__(self, service: Service) -> None:
+        self.service = service
         self.source: Source | None = None
 
     @property
@@ -36,15 +37,21 @@ class Hub:
         """How many watch."""
         return len(self.source.watchers) if self.source else 0
 
-    async def lines(self, told: Event, over: asyncio.Event) -> AsyncIterator[bytes]:
-        """What one watcher is sent, until they leave or the server or engine ends. Taking the first, empty, joins."""
+    async def lines(self, told: Event) -> AsyncIterator[bytes]:
+        """What one watcher is sent, until they leave or the server or engine ends. Taking the first, empty, joins.
+
+        told: settings of the page, beside those of the server.
+        """
+        service, config = self.service, self.service.config
         if not self.source or not self.source.alive:
-            self.source = Source(self._llm, self._texts)
+            self.source = Source(service.check_open(rows=0), config.watch_texts)
         source, watcher = self.source, Watcher(self.source)
+        told |= {"model": service.name, "key": config.api_key is not None}
+        told |= {"texts": config.watch_texts, "classroom": config.classroom}
         try:
             yield b""
             yield b"event: settings\n" + encoded(told)
-            while source.alive and not over.is_set():
+            while source.alive and not service.over.is_set():
                 yield await watcher.next() or b": beat\n\n"
         finally:
             del source.watchers[watcher.number]
@@ -56,9 +63,9 @@ class Hub:
         source.close()
         if self.source is source:
             self.source = None
-            if self._llm.alive:
-                self._llm.watch(None)
-                self._llm.pace(0.0)
+            if (llm := self.service.llm) and llm.alive:
+                llm.watch(None)
+                llm.pace(0.0)
 
 
 class Source:

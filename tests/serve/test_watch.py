@@ -27,7 +27,7 @@ from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
 from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.recording import LIMIT, as_html, read
-from nanoinfer.serve.watch import FILES, add_watch
+from nanoinfer.serve.watch import FILES
 from nanoinfer.serve.watch_hub import BEHIND, Source, Watcher
 from tests.serve.serving import Served, engine, serving, until
 
@@ -37,9 +37,7 @@ STREAM, PACE, SECRET = "/watch/events", "/watch/pace", "the secret harbour"
 
 @contextmanager
 def watched(**settings: Any) -> Iterator[Served]:
-    llm = engine()
-    with serving(llm, **settings) as served:
-        add_watch(served.server.config.app, llm, served.service.config)  # type: ignore[arg-type]
+    with serving(engine(), watch=True, **settings) as served:
         yield served
 
 
@@ -153,8 +151,9 @@ def test_a_watcher_counts_once_admitted_and_leaves_with_the_engine_that_it_sees(
 ) -> None:
     monkeypatch.setattr("nanoinfer.serve.watch.WATCHERS", 1)
     llm: Any = SimpleNamespace(engines=[1, 2], alive=True, watch=lambda *_, **__: None, pace=lambda _: None)
-    app = App(llm)
-    add_watch(app, llm, ServeConfig())
+    llm.facts = SimpleNamespace(max_batch=1, model="tiny")
+    app = App(llm, ServeConfig(watch=True))
+    app.service.llm, app.service.phase = llm, "ready"
     ask = next(route.endpoint for route in app.router.routes if route.path == STREAM)  # type: ignore[attr-defined]
     request = Request({"type": "http", "method": "GET", "headers": [(b"host", b"localhost")]})
 
@@ -199,7 +198,7 @@ def test_a_watcher_that_comes_without_a_step_between_is_alone() -> None:
 
 def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
     asked = list[tuple[int, int]]()  # who asks for a keyframe
-    link = SimpleNamespace(send=asked.append)
+    link = SimpleNamespace(call=lambda _, *who: asked.append(who))
     source: Any = SimpleNamespace(made=0, numbers=iter([5]), watchers={}, link=link)
 
     async def main() -> None:
@@ -237,7 +236,7 @@ def test_facts_that_would_wait_too_long_are_dropped_up_to_a_whole_state(monkeypa
 
     async def main() -> None:
         source, sent = Source(llm, texts=False), list[Event]()
-        source.link.send = sent.append  # type: ignore[assignment, method-assign]
+        source.link.call = lambda _, facts: sent.append(facts)  # type: ignore[method-assign, misc]
         for step in range(9):
             posts[-1]({"step": step})
         assert [facts["step"] for facts in sent] == [0, 1, 2, 3]
