@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from os import environ
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
@@ -96,15 +97,15 @@ class Completions:
 
     async def _submit(self, llm: AsyncLLM, asked: CompletionRequest, long: bool) -> TokenStream:
         """Let the engine have it. ApiError for what is wrong with a prompt."""
-        prompts, most = asked.prompts, self.service.config.max_prompt_tokens
+        make, most = partial(llm.llm.requests, asked.prompts, asked.params), self.service.config.max_prompt_tokens
         try:
-            if long or most is not None:
-                prompts = await asyncio.to_thread(_token_ids, llm, prompts)
-                if most is not None and (longest := max(map(len, prompts))) > most:
-                    raise bad("prompt", f"prompt has {longest} tokens, and may have {most} here")
-            return llm.submit(prompts, asked.params, every_token=asked.stream)
+            requests = await asyncio.to_thread(make) if long else make()
         except ValueError as error:
             raise from_library(error) from None
+        longest = max(len(request.prompt_token_ids) for request in requests)
+        if most is not None and longest > most:
+            raise bad("prompt", f"prompt has {longest} tokens, and may have {most} here")
+        return llm.begin(requests, asked.stream, time.perf_counter())
 
     async def _stream(self, answer: Answer, reply: Reply, stream: TokenStream) -> None:
         done: list[Completion] = []
@@ -165,13 +166,3 @@ def request_id(headers: Headers) -> str:
     """The client's X-Request-Id, where it is short and plain, or a new one."""
     name = headers.get("x-request-id", "")
     return name if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) else f"cmpl-{random.getrandbits(128):032x}"
-
-
-def _token_ids(llm: AsyncLLM, prompts: list[Any]) -> list[Any]:
-    """Prompts as token ids. ValueError for a text that is none, or that no context could hold."""
-    context = llm.facts.max_len
-    names = [f"prompt {i}" if len(prompts) > 1 else "prompt" for i in range(len(prompts))]
-    return [
-        llm.tokenizer.encode(prompt, context=context, name=name) if isinstance(prompt, str) else prompt
-        for prompt, name in zip(prompts, names, strict=True)
-    ]
