@@ -209,7 +209,11 @@ class LLM:
         left = set(self.loop.submit(make(), mailbox, asked, every_token))
         try:
             while left:
-                for row in _next(posted):
+                try:
+                    news = posted.get(timeout=0.5)  # in pieces, so that Ctrl-C ends the wait on Windows too
+                except Empty:
+                    continue
+                for row in news:
                     if row.cancelled:
                         raise row.cancelled
                     made = record(row)
@@ -293,12 +297,3 @@ class LLM:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _next(posted: SimpleQueue[list[Row]]) -> list[Row]:
-    """The next news. The wait is cut into pieces, so that Ctrl-C ends it on Windows too."""
-    while True:
-        try:
-            return posted.get(timeout=0.5)
-        except Empty:
-            pass

@@ -91,7 +91,7 @@ class App:
 
     @asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
-        self.service.start()
+        self.service.go(self.service.start())
         yield
         await self.service.stop()
 

@@ -113,11 +113,8 @@ class Service:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def start(self) -> None:
-        """Load and warm up from now on."""
-        self.go(self._start())
-
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """Load and warm up."""
         try:
             self.llm = llm = await _in_thread(self._source) if callable(self._source) else self._source
             asyncio.wrap_future(llm.died).add_done_callback(lambda died: self._die(died.result()))
