@@ -49,7 +49,6 @@ function apply(s, e) {
 // One more event. What its column shows is noted once, while the lanes of its rows are known.
 function take(told) {
   const e = { ...NOTHING, ...told };
-  if (e.version !== 1 || !["keyframe", "step"].includes(e.kind) || (e.kind === "step" && !newest.engine)) return;
   const before = events.length % EVERY ? null : structuredClone(newest);
   const rows = new Map([...newest.rows, ...[...e.rows, ...e.begun].map((row) => [row.id, row])]);
   const marks = [
@@ -460,19 +459,18 @@ function fromHash() {
 }
 
 let ticking = 0; // a recording that plays
-function tick() {
+function tick(place = at + 1) {
   if (!playing) return;
-  seek(at + 1);
-  playing = at < last();
-  ticking = setTimeout(tick, 1000 / $("speed").value);
+  seek(place);
+  playing = place < last() || !recording;
+  if (recording) ticking = setTimeout(tick, 1000 / $("speed").value);
 }
 
 function toggle() {
   clearTimeout(ticking);
   if (playing || !events.length) return go(at);
   playing = true;
-  seek(at < last() ? at : 0);
-  if (recording) ticking = setTimeout(tick, 1000 / $("speed").value);
+  tick(at < last() ? at : 0);
 }
 
 const actions = {
@@ -489,10 +487,8 @@ addEventListener("keydown", (event) => {
   act(event);
 });
 $("scrub").oninput = () => go(Number($("scrub").value));
-$("link").onclick = async (event) => {
-  event.preventDefault();
-  go(at);
-  try { await navigator.clipboard.writeText(location.href); } catch { return; }
+$("link").onclick = async () => {
+  try { await navigator.clipboard.writeText($("link").href); } catch { return; }
   $("link").textContent = "Link copied";
   setTimeout(() => { $("link").textContent = "Link to this step"; }, 1500);
 };
@@ -518,7 +514,7 @@ function wear() {
 }
 
 function turn() {
-  store("nanoinfer-theme", document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  store("nanoinfer-theme", $("theme").textContent.toLowerCase());
   wear();
 }
 
