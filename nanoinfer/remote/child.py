@@ -17,15 +17,13 @@ from itertools import chain
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.parallel.processes import Raised, die
 from nanoinfer.remote.link import Call, drained, obey
-
-if TYPE_CHECKING:
-    from nanoinfer.requests import Request
+from nanoinfer.requests import Request
 
 REST = 4e-5  # seconds a row from one message to the next: where rows are many, each has several tokens in one
 SWITCH = 1e-4  # seconds that a thread waits for another's turn to end: Python's own 5 ms are several steps

@@ -10,12 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanoinfer.text.stop import TextStream
-
-if TYPE_CHECKING:
-    from nanoinfer.text.tokenizer import Tokenizer
+from nanoinfer.text.tokenizer import Tokenizer
 
 VERSION = 1
 LANES = 64  # rows that are shown one by one

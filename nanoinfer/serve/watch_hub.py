@@ -9,16 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import count
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from nanoinfer.async_llm import AsyncLLM
 from nanoinfer.parallel.processes import spawn
 from nanoinfer.remote.link import Link, obey
 from nanoinfer.serve.events import Event
+from nanoinfer.serve.service import Service
 from nanoinfer.serve.watch_child import encoded
-
-if TYPE_CHECKING:
-    from nanoinfer.async_llm import AsyncLLM
-    from nanoinfer.serve.service import Service
 
 BEHIND = 256  # records that wait for one watcher at most
 WAITING = 4096  # steps that may wait to become records
