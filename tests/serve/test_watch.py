@@ -28,7 +28,8 @@ from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.recording import LIMIT, as_html, read
 from nanoinfer.serve.watch import FILES
-from nanoinfer.serve.watch_hub import BEHIND, Source, Watcher
+from nanoinfer.serve.watch_child import KEPT, Records, encoded
+from nanoinfer.serve.watch_hub import Source
 from tests.serve.serving import Served, engine, serving, until
 
 VALID = Draft202012Validator(json.loads(files("nanoinfer.serve").joinpath("events.schema.json").read_text("utf-8")))
@@ -196,35 +197,31 @@ def test_a_watcher_that_comes_without_a_step_between_is_alone() -> None:
     assert llm.core.observer is None
 
 
-def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
-    asked = list[tuple[int, int]]()  # who asks for a keyframe
-    link = SimpleNamespace(call=lambda _, *who: asked.append(who))
-    source: Any = SimpleNamespace(made=0, numbers=iter([5]), watchers={}, link=link)
+def test_who_reads_slowly_gets_what_is_kept_or_a_keyframe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has read all waits for the next record, and who comes late begins with a keyframe."""
+    told = list[tuple[list[int], int, bytes]]()
+    records = Records(SimpleNamespace(call=lambda _, *answer: told.append(answer)))  # type: ignore[arg-type]
+    records._events = SimpleNamespace(take=int, keyframe=lambda skipped: {"skipped": skipped})  # type: ignore[assignment]
 
-    async def main() -> None:
-        watcher = Watcher(source)
-        assert source.watchers == {5: watcher}
+    def made(first: int, last: int) -> bytes:
+        return b"".join(map(encoded, range(first, last + 1)))  # type: ignore[arg-type]
 
-        def push(line: bytes, times: int = 1) -> None:
-            for _ in range(times):
-                source.made += 1
-                watcher.push(line)
-                assert len(watcher._lines) <= BEHIND
-
-        push(b"1", BEHIND)
-        assert await watcher.next() == b"1" * BEHIND
-        push(b"2", BEHIND + 5)
-        assert asked == [(5, BEHIND)]
-        waiting = asyncio.create_task(watcher.next())
-        await asyncio.sleep(0)
-        push(b"3")  # before the keyframe has come, which knows of it
-        watcher.push(b"keyframe", keyframe=True)
-        push(b"4")
-        assert await waiting == b"keyframe4"
-        push(b"5", BEHIND + 1)
-        assert asked == [(5, BEHIND), (5, 2 * BEHIND + 7)]
-
-    asyncio.run(main())
+    for number in (7, 8):
+        records.ask(number, 0)
+    for step in range(1, KEPT + 3):
+        records.take(step)  # type: ignore[arg-type]
+    assert told[0] == ([7, 8], 1, made(1, 1))
+    assert {who for numbers, *_ in told[1:] for who in numbers} == set()
+    told.clear()
+    for number, before in ((7, KEPT), (8, 1), (9, 2), (10, 0), (11, KEPT + 2)):
+        records.ask(number, before)
+    now = KEPT + 2
+    late = [(8, {"skipped": KEPT + 1}), (10, {"skipped": 0})]
+    assert told[0] == ([7], now, made(KEPT + 1, now))
+    assert told[2] == ([9], now, made(3, now))
+    assert [told[1], told[3]] == [([who], now, encoded(event)) for who, event in late]
+    records.take(now + 1)  # type: ignore[arg-type]
+    assert told[4] == ([11], now + 1, made(now + 1, now + 1))
 
 
 def test_facts_that_would_wait_too_long_are_dropped_up_to_a_whole_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,9 +237,9 @@ def test_facts_that_would_wait_too_long_are_dropped_up_to_a_whole_state(monkeypa
         for step in range(9):
             posts[-1]({"step": step})
         assert [facts["step"] for facts in sent] == [0, 1, 2, 3]
-        for _ in sent:
+        for made in range(len(sent)):
             assert len(posts) == 1
-            source._take(None, b"")
+            source._answer([], made + 1, b"")
         assert len(posts) == 2  # what has come is made: the whole state is asked for
         for facts in ({"step": 9}, {"step": 10, "engine": {}}, {"step": 11}):
             posts[-1](facts)
