@@ -43,7 +43,7 @@ def main(connection: Connection) -> None:
 class RemoteEngine:
     """An LLM that is told what to do in one thread, and tells what is new in another.
 
-    A `RemoteLoop` calls the methods below; none but `start` before it has heard that the LLM is there.
+    A `RemoteLoop` calls the methods below; none but `serve` before it has heard that the LLM is there.
     """
 
     llm: Any
@@ -55,9 +55,9 @@ class RemoteEngine:
         self.rows: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by number, for who cancels one
         self.told: dict[int, int] = {}  # of each row whose end was not told: how many of its tokens were
 
-    def start(self, *make: Any) -> None:
-        """Make the LLM: kind, model, revision and settings."""
-        Thread(target=self.serve, args=make, daemon=True).start()
+    def in_thread(self, method: str, *args: Any) -> None:
+        """Call a method that takes long in a thread of its own: others may come meanwhile."""
+        Thread(target=getattr(self, method), args=args, daemon=True).start()
 
     def submit(self, requests: Sequence[Request], known: Any, asked: float, every_token: bool) -> None:
         """Let requests run; the index of each is its row's number. known: tokens that another engine has made of it.
@@ -87,10 +87,6 @@ class RemoteEngine:
         self.llm.loop.watch(None if listener is None else partial(self.tell, listener), texts)
 
     def warm_up(self, listener: int) -> None:
-        """Capture every step, and tell of it; in a thread, since it takes long and a cancel may come."""
-        Thread(target=self.capture, args=(listener,), daemon=True).start()
-
-    def capture(self, listener: int) -> None:
         """Tell this listener how many steps of how many are captured, and at the end None or what was raised."""
         end = None
         try:
@@ -104,7 +100,7 @@ class RemoteEngine:
         self.outbox.put(Call("hear", (listener, what)))
 
     def serve(self, kind: Callable[..., Any], model: Any, revision: str | None, settings: dict[str, Any]) -> None:
-        """In a thread: make the LLM, and then tell what is new, for ever."""
+        """Make the LLM, and then tell what is new, for ever."""
         try:
             self.llm = kind(model, revision=revision, **settings)
         except BaseException as error:

@@ -70,7 +70,7 @@ class RemoteLoop:
         self._watched = -1  # who listens to what steps do
         self._numbers, self._lock = count(), RLock()
         Thread(target=self._receive, name="nanoinfer-receive", daemon=True).start()
-        self.link.call("start", *make)
+        self.link.call("in_thread", "serve", *make)
 
     # What is asked of it
 
@@ -147,7 +147,7 @@ class RemoteLoop:
         told, listener = SimpleQueue[Any](), next(self._numbers)
         self._listeners[listener] = told.put
         self._over.add_done_callback(lambda over: told.put(over.result()))
-        self.link.call("warm_up", listener)
+        self.link.call("in_thread", "warm_up", listener)
         try:
             while isinstance(progress := told.get(), tuple):
                 if on_capture:

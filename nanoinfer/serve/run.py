@@ -81,9 +81,7 @@ def bind(config: ServeConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listening = socket.create_server((config.host, config.port), family=family, backlog=WAITING)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)
-    listening.setsockopt(
-        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-    )  # else a token waits until the last has been heard of
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it on sockets of its own alone
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux cuts who takes nothing, even when all has been written
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * config.stall_timeout))
     return listening
