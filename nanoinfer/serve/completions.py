@@ -39,26 +39,24 @@ class Completions:
         self.service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ticket = self.service.open(request_id(Headers(scope=scope)))
-        reply = Reply(scope, send, ticket)
+        reply = Reply(scope, send)
+        self.service.open(reply)
         try:
-            await self._serve(Request(scope, receive), reply, ticket)
+            await self._serve(Request(scope, receive), reply)
         except (asyncio.CancelledError, Exception) as error:
-            if isinstance(error, asyncio.CancelledError) and not ticket.cause:  # by the server that runs this
-                ticket.outcome = "cancelled"
+            if isinstance(error, asyncio.CancelledError) and not reply.cause:  # by the server that runs this
+                reply.outcome = "cancelled"
                 raise
-            ticket.cause = ticket.cause or self._cause(error, ticket)
-            broken = ticket.stream or not isinstance(error, (ApiError, asyncio.CancelledError))
-            ticket.outcome = "failed" if broken else "refused"
-            if isinstance(ticket.cause, Gone):
-                ticket.outcome = "cancelled"
-            else:
+            reply.cause = reply.cause or self._cause(error, reply.name)
+            gone, refused = isinstance(reply.cause, Gone), isinstance(error, (ApiError, asyncio.CancelledError))
+            reply.outcome = "cancelled" if gone else "refused" if refused and not reply.stream else "failed"
+            if not gone:
                 with suppress(ClientDisconnect):
-                    await reply.fail(ticket.cause)
+                    await reply.fail(reply.cause)
         finally:
-            self.service.close(ticket)
+            self.service.close(reply)
 
-    def _cause(self, error: BaseException, ticket: Ticket) -> ApiError:
+    def _cause(self, error: BaseException, name: str) -> ApiError:
         """Return what a client is told: of the engine's errors and our own mistakes, only whose they are."""
         if isinstance(error, ClientDisconnect):
             return Gone()
@@ -68,32 +66,32 @@ class Completions:
             traceback.print_exception(error)
         if self.service.llm is None or not self.service.llm.alive:
             return ApiError(500, "the engine has died", code="engine_dead")
-        self.service.log(event="error", id=ticket.name, cause=type(error).__name__)
+        self.service.log(event="error", id=name, cause=type(error).__name__)
         return ApiError(500, "an error of the server's own", code="internal_error")
 
-    async def _serve(self, request: Request, reply: Reply, ticket: Ticket) -> None:
+    async def _serve(self, request: Request, reply: Reply) -> None:
         service, config = self.service, self.service.config
         llm = service.check_open()
         body = await request.body()
         asked = read(parse(body), config, llm.facts.end_of_text)
         if asked.model != service.name:
             raise ApiError(404, f"there is no model {asked.model!r:.100} here", param="model", code="model_not_found")
-        service.admit(ticket, asked.rows)  # ahead of tokenizing: who is refused costs little
+        service.admit(reply, asked.rows)  # ahead of tokenizing: who is refused costs little
         late = ApiError(504, f"the request took more than {config.request_timeout:g} seconds", code="timeout")
-        timer = asyncio.get_running_loop().call_later(config.request_timeout, ticket.end, late)
-        listener = asyncio.ensure_future(_end_with_client(request.receive, ticket))
+        timer = asyncio.get_running_loop().call_later(config.request_timeout, reply.end, late)
+        listener = asyncio.ensure_future(_end_with_client(request.receive, reply))
         try:
-            ticket.stream = await self._submit(llm, asked, len(body) > LONG_BODY)
-            answer = Answer(asked, ticket.name, llm.tokenizer)
+            reply.stream = stream = await self._submit(llm, asked, len(body) > LONG_BODY)
+            answer = Answer(asked, reply.name, llm.tokenizer)
             if asked.stream:
-                await self._stream(answer, reply, ticket.stream)
+                await self._stream(answer, reply, stream)
             else:
-                await reply.part(answer.whole(await ticket.stream.completions()))
+                await reply.part(answer.whole(await stream.completions()))
         finally:
             timer.cancel()
             listener.cancel()
-            if ticket.stream:
-                await ticket.stream.aclose()
+            if reply.stream:
+                await reply.stream.aclose()
 
     async def _submit(self, llm: AsyncLLM, asked: CompletionRequest, long: bool) -> TokenStream:
         """Let the engine have it. ApiError for what is wrong with a prompt."""
@@ -122,11 +120,12 @@ class Completions:
                 await asyncio.sleep(self.service.streams / EVENTS_PER_S / len(prompts))
 
 
-class Reply:
-    """What goes back to one client, in parts; all at once to one of HTTP/1.0, which knows no chunks."""
+class Reply(Ticket):
+    """A request, and what goes back to its client, in parts; all at once in HTTP/1.0, which knows no chunks."""
 
-    def __init__(self, scope: Scope, send: Send, ticket: Ticket) -> None:
-        self._send, self._ticket = send, ticket
+    def __init__(self, scope: Scope, send: Send) -> None:
+        super().__init__(request_id(Headers(scope=scope)))
+        self._send = send
         self._in_parts, self._held, self._begun = scope["http_version"] != "1.0", b"", False
 
     async def part(
@@ -136,10 +135,10 @@ class Reply:
         self._held += data
         if not (last or self._in_parts):
             return
-        self._ticket.answered = last
+        self.answered = last
         if not self._begun:
-            self._begun, self._ticket.status = True, status
-            headers = {**headers, "x-request-id": self._ticket.name}
+            self._begun, self.status = True, status
+            headers = {**headers, "x-request-id": self.name}
             if last:
                 headers["content-length"] = str(len(self._held))
             pairs = [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -180,11 +180,10 @@ class Service:
                 ticket.end(unavailable("the server has stopped before this request was over", "stopped"))
         self.over.set()
 
-    def open(self, name: str) -> Ticket:
+    def open(self, ticket: Ticket) -> None:
         """Note a request that has come."""
         self.submitted += 1
-        self.tickets.add(ticket := Ticket(name))
-        return ticket
+        self.tickets.add(ticket)
 
     def check_open(self, rows: int = 1) -> AsyncLLM:
         """Return the engine, where so many more rows may come in. ApiError where not."""
