@@ -16,10 +16,9 @@ from nanoinfer.serve.config import knows_host
 from nanoinfer.serve.errors import ApiError, bad
 from nanoinfer.serve.fields import parse
 from nanoinfer.serve.recording import read
-from nanoinfer.serve.watch_hub import Hub
+from nanoinfer.serve.watch_hub import SLOWEST_S, Hub
 
 WATCHERS = 32  # at once
-SLOWEST_S = 5.0  # a step, in a classroom
 FILES = {
     "/": ("index.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
@@ -65,7 +64,7 @@ def watch_routes(hub: Hub) -> list[Route]:
             raise ApiError(503, f"{WATCHERS} watch already", code="too_many_watchers")
         if request.method == "HEAD":
             return Response(headers=HEADERS, media_type="text/event-stream")
-        lines = hub.lines({"slowest": SLOWEST_S})
+        lines = hub.lines()
         await anext(lines)  # joins now: those who come at the same moment are counted
         return StreamingResponse(lines, media_type="text/event-stream", headers=HEADERS | {"x-accel-buffering": "no"})
 

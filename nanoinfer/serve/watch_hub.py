@@ -18,6 +18,7 @@ from nanoinfer.serve.service import Service
 from nanoinfer.serve.watch_child import encoded
 
 WAITING = 4096  # steps that may wait to become records
+SLOWEST_S = 5.0  # a step, in a classroom
 BEAT_S = 2.0  # between signs of life, by which one notices who has gone, and that the server ends
 
 
@@ -33,17 +34,14 @@ class Hub:
         """How many watch."""
         return self.source.watchers if self.source else 0
 
-    async def lines(self, told: Event) -> AsyncIterator[bytes]:
-        """What one watcher is sent, until they leave or the server or engine ends. Taking the first, empty, joins.
-
-        told: settings of the page, beside those of the server.
-        """
+    async def lines(self) -> AsyncIterator[bytes]:
+        """What one watcher is sent, until they leave or the server or engine ends. Taking the first, empty, joins."""
         service, config = self.service, self.service.config
         if not self.source or not self.source.alive:
             self.source = Source(service.check_open(rows=0), config.watch_texts)
         source, read, news = self.source, 0, None
         source.watchers += 1
-        told |= {"model": service.name, "key": config.api_key is not None}
+        told: Event = {"model": service.name, "key": config.api_key is not None, "slowest": SLOWEST_S}
         told |= {"texts": config.watch_texts, "classroom": config.classroom}
         try:
             yield b""
@@ -58,16 +56,12 @@ class Hub:
         finally:
             source.watchers -= 1
             if not source.watchers:
-                self._end(source)
-
-    def _end(self, source: Source) -> None:
-        """The last one has left, who leaves the engine as fast as it is."""
-        source.close()
-        if self.source is source:
-            self.source = None
-            if (llm := self.service.llm) and llm.alive:
-                llm.watch(None)
-                llm.pace(0.0)
+                source.close()
+                if self.source is source:
+                    self.source = None
+                    if (llm := service.llm) and llm.alive:
+                        llm.watch(None)
+                        llm.pace(0.0)  # the last one leaves the engine as fast as it is
 
 
 class Source:

@@ -30,7 +30,7 @@ from nanoinfer.serve.recording import LIMIT, as_html, read
 from nanoinfer.serve.watch import FILES
 from nanoinfer.serve.watch_child import KEPT, Records, encoded
 from nanoinfer.serve.watch_hub import Source
-from tests.serve.serving import Served, engine, serving, until
+from tests.serve.serving import Served, engine, serving, serving_by_hypercorn, until
 
 VALID = Draft202012Validator(json.loads(files("nanoinfer.serve").joinpath("events.schema.json").read_text("utf-8")))
 STREAM, PACE, SECRET = "/watch/events", "/watch/pace", "the secret harbour"
@@ -168,6 +168,14 @@ def test_a_watcher_counts_once_admitted_and_leaves_with_the_engine_that_it_sees(
         assert (await ask(request)).status_code == 200
 
     asyncio.run(main())
+
+
+def test_another_server_has_the_page_too() -> None:
+    pytest.importorskip("hypercorn")
+    with serving_by_hypercorn(engine(), watch=True) as url:
+        assert httpx.get(url).text == read("index.html")
+        with httpx.stream("GET", f"{url}{STREAM}") as answer:
+            assert next(line for line in answer.iter_lines() if line.startswith("data: ")).startswith('data: {"model":')
 
 
 def test_watching_that_fails_ends_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
