@@ -167,16 +167,16 @@ class ModelOptions:
         """Return the same with some of it changed."""
         return ModelOptions(**{"model": self.model, **self.settings, **changed})
 
-    def load(self, weights: GPT2 | None = None, kind: type[LLM] = LLM) -> LLM:
+    def load(self, weights: GPT2 | None = None) -> LLM:
         """The LLM, over weights that are loaded already or its own; imports torch."""
         try:
             import torch  # noqa: F401  to tell a broken torch from a refused argument
         except Exception as error:
             raise CommandError(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
         if weights is None:
-            return kind(self.model, **self.settings)
+            return LLM(self.model, **self.settings)
         own = ("device", "dtype", "revision")  # loaded weights have theirs
-        return kind(weights, **{name: value for name, value in self.settings.items() if name not in own})
+        return LLM(weights, **{name: value for name, value in self.settings.items() if name not in own})
 
 
 engine_options = functools.partial(derived, EngineConfig, rich_help_panel="Model and engine")

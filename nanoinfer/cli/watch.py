@@ -10,12 +10,11 @@ from typing import Any
 
 import typer
 
-from nanoinfer.async_llm import ServingLLM
 from nanoinfer.cli.errors import CommandError, Refused
 from nanoinfer.cli.generate import check_lines
 from nanoinfer.cli.options import BATCH, ModelOptions, output_file, sampling_options, with_options, with_seeds
 from nanoinfer.cli.terminal import from_argument, read_prompts, remark
-from nanoinfer.config import fastest
+from nanoinfer.config import RECIPES, fastest
 from nanoinfer.engine.recorder import Recorder
 from nanoinfer.llm import LLM
 from nanoinfer.records import Bounds
@@ -76,7 +75,7 @@ def watch(
         prompts = [from_argument(text) for text in prompt] if prompt else read_prompts(None, file, lines=True)
         each = with_seeds(params, len(prompts))
         arrivals = [0, *accumulate(random.expovariate(1 / every) if every else 0 for _ in prompts[1:])]
-    with over_pages(model.but(**given)).load(kind=ServingLLM) as llm:  # whose pages are shared
+    with over_pages(model.but(**given)).load() as llm:
         if file is not None:
             check_lines(llm, prompts)
         requests = llm.requests(prompts, each)
@@ -99,14 +98,16 @@ def demonstration(random: Random) -> tuple[list[str], list[SamplingParams], list
 
 
 def over_pages(model: ModelOptions) -> ModelOptions:
-    """The options for an engine over pages, where no other is chosen."""
+    """The options for pages that are shared, where no other engine is chosen."""
     from nanoinfer.devices import choose_device
     from nanoinfer.kernels.available import has_triton
 
-    if model.settings["engine"] != "auto":
-        return model
-    on_gpu = choose_device(model.settings.get("device")).type == "cuda" and has_triton()
-    return model.but(engine=fastest(True, True) if on_gpu else "paged")
+    engine = model.settings["engine"]
+    if engine == "auto":
+        on_gpu = choose_device(model.settings.get("device")).type == "cuda" and has_triton()
+        engine = fastest(True, True) if on_gpu else "paged"
+    shares = RECIPES[engine].cache == "paged"
+    return model.but(engine=engine, **{"prefix_caching": True, "preemption": True} if shares else {})
 
 
 def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], texts: bool) -> Iterator[Event]:
