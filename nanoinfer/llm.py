@@ -261,11 +261,9 @@ class LLM:
 
         self._check_open()
         tokens = self._torch.as_tensor(token_ids, dtype=self._torch.int64, device=self.model.device)
-        if tokens.dim() != 2 or not 1 <= tokens.shape[1] <= self.model.config.n_positions:
-            raise ValueError(
-                f"token_ids must be (B, T) with T from 1 to {self.model.config.n_positions}, not {tuple(tokens.shape)}"
-            )
-        vocab = self.model.config.vocab_size
+        context, vocab = self.model.config.n_positions, self.model.config.vocab_size
+        if tokens.dim() != 2 or not 1 <= tokens.shape[1] <= context:
+            raise ValueError(f"token_ids must be (B, T) with T from 1 to {context}, not {tuple(tokens.shape)}")
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     if server.watch and server.replicas > 1:
         remark(f"nanoinfer: the page shows one of the {server.replicas} engines, the first that is alive")
     make = partial(ProcessLLM, model.model, replicas=server.replicas, **model.settings)
-    cause = run.serve(make, server, short_name(model.name), listening)
+    cause = run.serve(make, replace(server, name=server.name or short_name(model.name)), listening)
     if isinstance(cause, ValueError):  # the model could not be loaded as it was asked for
         raise cause
     if cause is not None:

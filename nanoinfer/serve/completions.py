@@ -128,9 +128,7 @@ class Reply(Ticket):
         self._send = send
         self._in_parts, self._held, self._begun = scope["http_version"] != "1.0", b"", False
 
-    async def part(
-        self, data: bytes, headers: Mapping[str, str] = JSON, *, status: int = 200, last: bool = True
-    ) -> None:
+    async def part(self, data: bytes, headers: Mapping[str, str] = JSON, status: int = 200, last: bool = True) -> None:
         """Send a part of the answer. The first one begins it; a part that is first and last has a length."""
         self._held += data
         if not (last or self._in_parts):

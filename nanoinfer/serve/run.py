@@ -114,15 +114,13 @@ def write_log(record: dict[str, Any]) -> None:
         sys.stdout.flush()
 
 
-def serve(
-    load: Callable[[], AsyncLLM], config: ServeConfig, name: str, listening: socket.socket
-) -> BaseException | None:
+def serve(load: Callable[[], AsyncLLM], config: ServeConfig, listening: socket.socket) -> BaseException | None:
     """Serve until a signal comes, and return None; or until the engine dies, and return its cause.
 
     load: makes the engine, in a thread, and that may still run at the end: leave by `os._exit`.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # garbage from a client is no news
-    service = Service(load, config, name, log=write_log)
+    service = Service(load, config, log=write_log)
     server = Server(App(service))
     loop = (server.config.get_loop_factory() or asyncio.new_event_loop)()
 

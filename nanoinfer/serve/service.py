@@ -71,19 +71,17 @@ class Ticket:
 class Service:
     """The engine and its requests. llm: an AsyncLLM, or what makes one and may take its time.
 
-    name: of the model, as clients say it. log: takes one record an event. on_close: called with each request that is
-    over.
+    log: takes one record an event. on_close: called with each request that is over.
     """
 
     def __init__(
         self,
         llm: AsyncLLM | Callable[[], AsyncLLM],
         config: ServeConfig,
-        name: str | None = None,
         *,
         log: Callable[[dict[str, Any]], object] = lambda record: None,
     ) -> None:
-        self._source, self.config, self._name, self._log = llm, config, name, log
+        self._source, self.config, self._log = llm, config, log
         self.on_close: Callable[[Ticket], object] = lambda ticket: None
         self.llm: AsyncLLM | None = None
         self.phase: Phase = "loading"
@@ -96,7 +94,7 @@ class Service:
     @property
     def name(self) -> str:
         """What clients call the model."""
-        return self.config.name or self._name or (self.llm.facts.model if self.llm else "model")
+        return self.config.name or (self.llm.facts.model if self.llm else "model")
 
     @property
     def streams(self) -> int:
