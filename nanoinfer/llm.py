@@ -7,6 +7,7 @@ not at all, holds up nobody.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
-    from nanoinfer.text.tokenizer import Tokenizer
 
     Prompts = Prompt | Sequence[Prompt]
     Params = SamplingParams | Sequence[SamplingParams] | None
@@ -51,7 +51,6 @@ class LLM:
     """
 
     _serves = False  # whether its requests are expected to come and go
-    _check: Callable[[Request], None]  # ValueError for a request that can never run
 
     def __new__(cls, *_: Any, replicas: int = 1, **settings: Any) -> LLM:
         """Several engines are an `LLM` too, of a class of their own."""
@@ -107,24 +106,22 @@ class LLM:
         from nanoinfer.make import make_engine
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
-        from nanoinfer.text.samples import SampleMaker
+        from nanoinfer.text.prompts import context_of
         from nanoinfer.threads import Threads
 
         config, rank, name = self.config, self.rank, "GPT2" if isinstance(model, GPT2) else str(model)
         if not isinstance(model, GPT2):
             load = rank.part.load if rank else load_model
             model = load(model, device, choose_dtype(config.dtype, device), seed=config.seed, revision=revision)
-        self.model, shape, self.engine = model, model.config, config.engine
-        self._maker: SampleMaker = SampleMaker.of(shape, config.max_len, config.seed)
-        self.tokenizer: Tokenizer = self._maker.tokenizer
-        self.max_len = self._maker.max_len
-        self.core = core = make_engine(config, model, self.max_len, rank)
+        self.model, shape, max_len = model, model.config, context_of(model.config, config.max_len)
+        self.core = core = make_engine(config, model, max_len, rank)
         self.stats: Stats = core.stats
-        self._check, self.max_batch, self.max_batched_tokens = core.check, len(core.free), core.budget
-        self.facts = Facts(
-            name, self.engine, str(device), str(model.dtype).removeprefix("torch."), self.max_batch, self.max_len,
+        self.max_batched_tokens = core.budget
+        facts = Facts(
+            name, config.engine, str(device), str(model.dtype).removeprefix("torch."), len(core.free), max_len,
             shape.vocab_size, tuple(shape.end_of_text), core.gauges.blocks, config.block_size if core.blocks else 0,
         )  # fmt: skip
+        self._know(facts, core.check)
         if device.type == "cuda":
             self.loop = EngineLoop(core)
         else:
@@ -132,6 +129,15 @@ class LLM:
             self.loop = EngineLoop(core, threads.step)
         if rank:
             rank.begin(self.loop)
+
+    def _know(self, facts: Facts, check: Callable[[Request], None]) -> None:
+        """Hold what was made, and make requests by it. check: ValueError for a request that can never run."""
+        from nanoinfer.text.samples import SampleMaker
+        from nanoinfer.text.tokenizer import gpt2_tokenizer
+
+        self.facts, self.engine, self.max_batch, self.max_len = facts, facts.engine, facts.max_batch, facts.max_len
+        self.tokenizer, seeds, self._check = gpt2_tokenizer(), random.Random(self.config.seed), check
+        self._maker = SampleMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
 
     def _join(self, model: Any, revision: str | None, device: torch.device) -> Rank:
         """Be the first of several ranks, and start the others."""
@@ -171,7 +177,11 @@ class LLM:
         del requests  # each goes with its row
         try:
             while left:
-                for row in _next(posted):
+                try:
+                    news = posted.get(timeout=0.5)  # in pieces, so that Ctrl-C ends the wait on Windows too
+                except Empty:
+                    continue
+                for row in news:
                     if row.cancelled:
                         raise row.cancelled
                     reader = left[row] = left[row] or RowReader(row, self.tokenizer)
@@ -215,11 +225,9 @@ class LLM:
 
         self._check_open()
         tokens = self._torch.as_tensor(token_ids, dtype=self._torch.int64, device=self.model.device)
-        if tokens.dim() != 2 or not 1 <= tokens.shape[1] <= self.model.config.n_positions:
-            raise ValueError(
-                f"token_ids must be (B, T) with T from 1 to {self.model.config.n_positions}, not {tuple(tokens.shape)}"
-            )
-        vocab = self.model.config.vocab_size
+        context, vocab = self.model.config.n_positions, self.model.config.vocab_size
+        if tokens.dim() != 2 or not 1 <= tokens.shape[1] <= context:
+            raise ValueError(f"token_ids must be (B, T) with T from 1 to {context}, not {tuple(tokens.shape)}")
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
 
@@ -251,12 +259,3 @@ class LLM:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _next(posted: SimpleQueue[list[Row]]) -> list[Row]:
-    """The next news. The wait is cut into pieces, so that Ctrl-C ends it on Windows too."""
-    while True:
-        try:
-            return posted.get(timeout=0.5)
-        except Empty:
-            pass

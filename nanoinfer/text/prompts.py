@@ -31,11 +31,9 @@ class RequestMaker:
 
     @classmethod
     def of(cls, shape: ModelConfig, max_len: int | None, seed: int) -> Any:
-        """For a model of that shape. max_len: None takes its context. ValueError for more."""
-        context = shape.n_positions
-        if max_len is not None and not 1 < max_len <= context:
-            raise ValueError(f"max_len must be from 2 to the model's context of {context} tokens, not {max_len}")
-        return cls(gpt2_tokenizer(), max_len or context, shape.vocab_size, random.Random(seed), shape.end_of_text)
+        """For a model of that shape. max_len: as for `context_of`."""
+        seeds, context = random.Random(seed), context_of(shape, max_len)
+        return cls(gpt2_tokenizer(), context, shape.vocab_size, seeds, shape.end_of_text)
 
     def requests(self, prompts: Any, params: Any) -> list[Any]:
         """The requests of one call, in the order of its prompts.
@@ -75,6 +73,14 @@ class RequestMaker:
         seed = self.seeds.getrandbits(32) if params.seed is None else params.seed
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.end_of_text)
         return Request(index, token_ids, params, seed, limit, stop_ids)
+
+
+def context_of(shape: ModelConfig, max_len: int | None) -> int:
+    """The longest text that is asked of a model of that shape; None: its own. ValueError for more."""
+    context = shape.n_positions
+    if max_len is not None and not 1 < max_len <= context:
+        raise ValueError(f"max_len must be from 2 to the model's context of {context} tokens, not {max_len}")
+    return max_len or context
 
 
 def prompt_list(prompts: Any) -> list[Prompt]:
