@@ -157,7 +157,7 @@ def test_it_refuses_at_the_call_what_an_llm_refuses(llm: ProcessLLM, folder: Pat
 
 def test_it_is_not_made_where_an_llm_is_not() -> None:
     for make in (LLM, ProcessLLM):
-        with pytest.raises(ValueError, match=r"^max_len must be at most"):
+        with pytest.raises(ValueError, match=r"^max_len must be from 2 to"):
             make("random:tiny", max_len=5000)
 
 
