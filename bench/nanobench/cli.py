@@ -9,14 +9,12 @@ from typing import Annotated
 
 import typer
 
-from nanobench.errors import Commands
 from nanobench.load.command import load
-from nanobench.micro import commands
-from nanobench.micro.commands import Device
+from nanobench.measures import Bench
+from nanobench.options import Device
 from nanoinfer.cli.options import output_file
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)
-app.add_typer(commands.app)  # without a name: its commands stand beside those below
+app = typer.Typer(cls=Bench, no_args_is_help=True, add_completion=False)
 app.command()(load)
 
 

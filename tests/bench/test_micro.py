@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nanobench.core import timing
 from nanobench.micro import attention_variants as variants
-from nanobench.micro import graph_timing
 from nanobench.micro import paged_kernel as kernels
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.report.plot import drawings
@@ -55,12 +55,10 @@ def test_a_wrong_variant_is_not_timed(contents: Any, monkeypatch: pytest.MonkeyP
 def test_every_case_is_timed_written_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU that passes for a GPU: graphs are calls, and the variants take turns."""
     replayed: list[int] = []
-    monkeypatch.setattr(
-        graph_timing, "captured", lambda call, calls: SimpleNamespace(replay=lambda: replayed.append(calls))
-    )
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(timing, "captured", lambda call, calls: SimpleNamespace(replay=lambda: replayed.append(calls)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     for name, stand_in in {
-        "choose_device": lambda name: SimpleNamespace(type="cuda"), "copy_bandwidth": lambda device: 1e9,
+        "cuda": lambda name, otherwise: SimpleNamespace(type="cuda"), "copy_bandwidth": lambda device: 1e9,
         "stamp": lambda device: STAMP, "BATCHES": (2,), "CONTEXTS": (64, 128),
         "contents": lambda batch, context, device: variants.contents(batch, context, CPU),
     }.items():  # fmt: skip
@@ -71,7 +69,7 @@ def test_every_case_is_timed_written_and_drawn(tmp_path: Path, monkeypatch: pyte
     assert [t.arm for t in made.times if t.context == 128][:2] == ["sdpa", "sdpa, mask"]
     assert sum(t.chosen for t in made.times) == 2
     assert all(len(t.seconds.samples) == kernels.REPEATS and t.seconds.median > 0 for t in made.times)
-    assert len(replayed) == len(made.times) * kernels.REPEATS * graph_timing.REPLAYS
+    assert len(replayed) == len(made.times) * kernels.REPEATS * timing.REPLAYS
     (drawing,) = drawings(path)
     lines = {line.get_label(): line.get_ydata() for line in drawing.draw().axes[0].lines}
     assert list(lines["paged"]) == pytest.approx([1e6 * t.seconds.median for t in made.times if t.chosen])

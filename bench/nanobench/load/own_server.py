@@ -16,11 +16,12 @@ from nanobench.core.machine import child_environment
 
 EXTRA = {"ignore_eos": True, "return_token_ids": True}  # fields that it has beside OpenAI's
 KEY_VARIABLE = "NANOINFER_API_KEY"  # it would ask for
+PATIENCE = 600.0  # seconds that it may take to load, and to capture its graphs
 GRACE = 60.0  # seconds from SIGTERM to the end
 
 
 @contextmanager
-def own_server(options: Sequence[str], patience: float) -> Iterator[str]:
+def own_server(options: Sequence[str]) -> Iterator[str]:
     """Its URL, once it is ready. options: of `nanoinfer serve`. OSError, with its last words, if it does not start.
 
     It is in a session of its own, so that Ctrl-C ends the requests first.
@@ -36,22 +37,21 @@ def own_server(options: Sequence[str], patience: float) -> Iterator[str]:
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
         )
         try:
-            deadline = time.monotonic() + patience
+            deadline = time.monotonic() + PATIENCE
             while not _ready(url):
                 if server.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
                     said = log.read().decode(errors="replace").strip().splitlines()[-3:]
-                    what = "ended" if server.poll() is not None else f"was not ready within {patience:g} s"
+                    what = "ended" if server.poll() is not None else f"was not ready within {PATIENCE:g} s"
                     raise OSError(f"`{' '.join(command[2:])}` {what}: {' '.join(said) or 'it said nothing'}")
                 time.sleep(0.1)
             yield url
         finally:
             server.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 server.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+            server.kill()
+            server.wait()
 
 
 def _ready(url: str) -> bool:

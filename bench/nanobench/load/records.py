@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from nanobench.core.records import Record, ResultsFile
 from nanobench.load.clients import Done
@@ -100,6 +100,8 @@ class LoadRun(Record):
 
 class LoadReport(ResultsFile):
     """One run of `python -m bench load`."""
+
+    JSON: ClassVar = {"indent": None}  # a curve is a hundred numbers
 
     kind: Literal["load"] = "load"
     model: str

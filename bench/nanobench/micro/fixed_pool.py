@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-from nanobench.core.machine import synchronize
 from nanobench.core.records import Record, Spread
+from nanobench.core.timing import by_turns, seconds
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache
@@ -65,27 +65,20 @@ def run_in_pool(model: GPT2, lengths: Sequence[int], pool: int) -> Iterator[Fixe
         "dense": LLM(model, engine="dense", max_batch=min(dense_rows, len(lengths)), max_len=max(lengths)),
         "paged": LLM(model, engine="paged", max_batch=len(lengths), kv_blocks=blocks, block_size=BLOCK),
     }
-    times: dict[str, list[float]] = {name: [] for name in llms}
-    rows = {name: _most_rows(llm, prompts, params) for name, llm in llms.items()}  # and the warm-up
-    for _ in range(REPEATS):
-        for name, llm in llms.items():
-            synchronize(model.device)
-            start = time.perf_counter()
-            done = llm.generate(prompts, params)
-            synchronize(model.device)
-            times[name].append(time.perf_counter() - start)
-            assert [len(c.token_ids) for c in done] == [p.max_tokens for p in params]
-    for name, (most, allocated) in rows.items():
-        spread = Spread.of(times[name])
-        rate = sum(p.max_tokens for p in params) / spread.median
-        yield FixedPoolRun(engine=name, rows=most, allocated=allocated, seconds=spread, tokens_per_s=rate)
+    new = [p.max_tokens for p in params]
 
+    def whole(llm: LLM) -> None:
+        assert [len(c.token_ids) for c in llm.generate(prompts, params)] == new
 
-def _most_rows(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> tuple[int, int]:
-    """A whole run: how many rows were running at once at most, and the bytes of its cache."""
-    steps = llm.core.generate(llm.requests(prompts, params))
-    # Sequences that the step has ended, too.
-    return max(len({*llm.core.running, *settled}) for settled in steps), cache_bytes(llm.core.cache)
+    most = {}  # rows that were running at once, those that a step has ended too; and the warm-up
+    for name, llm in llms.items():
+        steps = llm.core.generate(llm.requests(prompts, params))
+        most[name] = max(len({*llm.core.running, *settled}) for settled in steps)
+    arms = {name: partial(seconds, partial(whole, llm), model.device) for name, llm in llms.items()}
+    for name, times in by_turns(arms, REPEATS, untimed=0).items():
+        spread, allocated = Spread.of(times), cache_bytes(llms[name].core.cache)
+        rate = sum(new) / spread.median
+        yield FixedPoolRun(engine=name, rows=most[name], allocated=allocated, seconds=spread, tokens_per_s=rate)
 
 
 def cache_bytes(cache: object) -> int:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import typer
 
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile
 from nanobench.micro.fixed_pool import BLOCK, FixedPoolRun, cache_bytes, capacity, pool_for, run_in_pool, short_lengths
+from nanobench.options import Device, Out, OwnModel
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache
@@ -69,33 +72,34 @@ class KVUsageReport(ResultsFile):
 
 
 def measure(
-    device_name: str | None, path: Path, model: str | None, pool: int | None, requests: int | None
+    device: Device = None,
+    out: Out = Path("my-bench/memory.json"),
+    model: OwnModel = None,
+    pool: Annotated[float | None, typer.Option(help="MB of keys and values that both caches get.")] = None,
+    requests: Annotated[int | None, typer.Option(min=1, help="Short ones; 512 on a GPU, 24 on a CPU.")] = None,
 ) -> KVUsageReport:
-    """Measure both, print both, write them to `path`.
+    """Measure both, write them, print both.
 
-    model: None is gpt2 with random weights on a GPU, the small model on a CPU. pool: bytes; None is what the paged
-    cache needs to run all short requests at once. requests: how many short ones; None is 512 on a GPU, 24 on a CPU.
-    ValueError for a pool in which no request fits.
+    model: None is gpt2 with random weights on a GPU, the small model on a CPU. pool: None is what the paged cache needs
+    to run all short requests at once. ValueError for a pool in which no request fits.
     """
-    device = choose_device(device_name)
-    dtype = choose_dtype(None, device)
-    on_gpu = device.type == "cuda"
+    where = choose_device(device)
+    dtype, on_gpu = choose_dtype(None, where), where.type == "cuda"
     name = model or ("random:gpt2" if on_gpu else "small")
-    gpt = load_model(name, device, dtype, seed=0)
+    gpt = load_model(name, where, dtype, seed=0)
     token = gpt.config.kv_numbers * dtype.itemsize
     count = requests or (512 if on_gpu else 24)
     lengths = short_lengths(count, min(gpt.config.n_positions, 1024 if on_gpu else 96))
-    pool = pool or pool_for(lengths, token)
-    capacity(lengths, pool, token)  # refuses at once where there is none
+    bytes_of_pool = pool_for(lengths, token) if pool is None else int(pool * 1e6)
+    capacity(lengths, bytes_of_pool, token)  # refuses at once where there is none
     rows, longest = (64, 256) if on_gpu else (8, 64)
-    held = tuple(_usage(gpt, engine, rows, longest) for engine in ("dense", "paged"))
     report = KVUsageReport(
-        model=name, dtype=str(dtype).removeprefix("torch."), block_size=BLOCK, token_bytes=token, requests=2 * rows,
-        max_tokens=longest, held=held, pool_bytes=pool, short_requests=count,
-        new_tokens=sum(length // 2 for length in lengths), squeezed=tuple(run_in_pool(gpt, lengths, pool)),
-        **stamp(device),
+        model=name, block_size=BLOCK, token_bytes=token, requests=2 * rows, max_tokens=longest,
+        held=tuple(_usage(gpt, engine, rows, longest) for engine in ("dense", "paged")), pool_bytes=bytes_of_pool,
+        short_requests=count, new_tokens=sum(length // 2 for length in lengths),
+        squeezed=tuple(run_in_pool(gpt, lengths, bytes_of_pool)), **stamp(where, dtype),
     )  # fmt: skip
-    report.save(path)
+    report.save(out)
     print("\n".join(lines(report)))
     return report
 

@@ -5,17 +5,19 @@ Calls over many copies of the keys and values stand in one captured graph. The v
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import torch
 from pydantic import Field
 
-from nanobench.core.machine import copy_bandwidth, stamp
+from nanobench.core.machine import copy_bandwidth, cuda, stamp
 from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.core.timing import call_seconds
 from nanobench.micro.attention_variants import HEAD_SIZE, HEADS, attention_variants, contents
-from nanobench.micro.graph_timing import call_seconds
-from nanoinfer.devices import choose_device
+from nanobench.options import Gpu, Out
 
 REPEATS = 7
 BATCHES, CONTEXTS = (1, 8, 64, 256), (128, 512, 1024)
@@ -41,40 +43,34 @@ class KernelReport(ResultsFile):
     left_out: dict[str, str] = Field(default_factory=dict)  # variants that could not run, with the reason
 
 
-def measure(device_name: str | None, path: Path) -> None:
-    """Measure every case, print a table, write it to `path`. ValueError without a CUDA GPU."""
-    device = choose_device(device_name)
-    if device.type != "cuda":
-        raise ValueError("the kernel benchmark needs a CUDA GPU: times in the interpreter mean nothing")
-    bandwidth = copy_bandwidth(device)
-    times: list[KernelTime] = []
-    left_out: dict[str, str] = {}
+def measure(device: Gpu = None, out: Out = Path("my-bench/kernels.json")) -> None:
+    """Measure every case, print a table, write it. ValueError without a CUDA GPU."""
+    where = cuda(device, "the kernel benchmark needs a CUDA GPU: times in the interpreter mean nothing")
+    bandwidth, left_out = copy_bandwidth(where), dict[str, str]()
     with torch.inference_mode():
-        for batch in BATCHES:
-            for context in CONTEXTS:
-                found, absent = _case(batch, context, bandwidth, device)
-                times, left_out = times + found, left_out | absent
+        times = [
+            time
+            for batch, context in itertools.product(BATCHES, CONTEXTS)
+            for time in _case(batch, context, bandwidth, where, left_out)
+        ]
     for name, reason in left_out.items():
         print(f"{name} left out: {reason}")
-    KernelReport(copy_bytes_per_s=bandwidth, times=tuple(times), left_out=left_out, **stamp(device)).save(path)
+    KernelReport(copy_bytes_per_s=bandwidth, times=tuple(times), left_out=left_out, **stamp(where)).save(out)
 
 
-def _case(batch: int, context: int, bandwidth: float, device: torch.device) -> tuple[list[KernelTime], dict[str, str]]:
-    """All variants at one batch and context."""
+def _case(
+    batch: int, context: int, bandwidth: float, device: torch.device, left_out: dict[str, str]
+) -> Iterator[KernelTime]:
+    """All variants at one batch and context; why others are none goes to `left_out`."""
     q, dense = contents(batch, context, device)
     variants, absent = attention_variants(q, dense)
+    left_out |= absent
     size = 2 * batch * context * HEADS * HEAD_SIZE * q.dtype.itemsize  # bytes of keys and values
-    spreads = call_seconds({variant.name: variant.call for variant in variants}, len(dense), REPEATS)
-    found = []
-    for variant in variants:
-        spread = spreads[variant.name]
+    calls = {variant: variant.call for variant in variants}
+    for variant, spread in call_seconds(calls, len(dense), REPEATS, device).items():
         share = size / bandwidth / spread.median
-        found.append(
-            KernelTime(
-                batch=batch, context=context, arm=variant.name, chosen=variant.chosen, seconds=spread,
-                bytes_share=share,
-            )
-        )  # fmt: skip
         star, case = "*" if variant.chosen else " ", f"B={batch:<4} context {context:<5}"
         print(f"{case} {variant.name:28}{star} {spread.median * 1e6:7.1f} us  {share:6.1%} of the copy")
-    return found, absent
+        yield KernelTime(
+            batch=batch, context=context, arm=variant.name, chosen=variant.chosen, seconds=spread, bytes_share=share
+        )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from nanobench.core.machine import synchronize
 from nanobench.core.records import Record
+from nanobench.core.timing import seconds
 from nanobench.micro.queue_records import Counted, Latency, Run, WarmUp
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
@@ -59,52 +57,25 @@ def made(model: GPT2, max_batch: int, **settings: Any) -> tuple[LLM, WarmUp]:
     """An LLM over pages, on a GPU with graphs, that is warmed up."""
     engine = "paged-graph" if model.device.type == "cuda" else "paged"
     llm = LLM(model, engine=engine, max_batch=max_batch, **settings)
-    started = time.perf_counter()
-    llm.warm_up()
-    synchronize(model.device)
-    seconds, stats = time.perf_counter() - started, llm.stats
-    return llm, WarmUp(
-        seconds=seconds, captures=getattr(stats, "captures", 0), graph_bytes=getattr(stats, "graph_bytes", 0)
-    )
+    took = seconds(llm.warm_up, model.device)
+    counts = {name: getattr(llm.stats, name, 0) for name in ("captures", "graph_bytes")}
+    return llm, WarmUp(seconds=took, **counts)
 
 
 def at_once(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> Run:
     """All these requests in one call. ValueError if one was lost."""
     before, started = Counted.so_far(llm), time.perf_counter()
     done = llm.generate(prompts, params)
-    seconds = time.perf_counter() - started
+    took = time.perf_counter() - started
     if [completion.index for completion in done] != list(range(len(prompts))):
         raise ValueError(f"{len(prompts)} requests, but {len(done)} completions: a request was lost")
     ttft = [completion.metrics.ttft_s for completion in done]
     return Run(
-        seconds=seconds, requests=len(done), prompt_tokens=sum(map(len, prompts)),
+        seconds=took, requests=len(done), prompt_tokens=sum(map(len, prompts)),
         new_tokens=sum(len(completion.token_ids) for completion in done), ttft_s=tuple(round(t, 6) for t in ttft),
         ttft=Latency.of(ttft), itl=Latency.of([gap for completion in done for gap in completion.metrics.itl_s]),
         counted=Counted.so_far(llm).since(before),
     )  # fmt: skip
-
-
-def by_turns(
-    model: GPT2,
-    rows: int,
-    setting: str,
-    turns: Sequence[Callable[[LLM], Run]],
-    note: Callable[[Run], str],
-    **settings: Any,
-) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
-    """The turns' runs with `setting` on, and with it off: on, off, on, off. note: what to say of a run besides."""
-    runs: dict[bool, list[Run]] = {True: [], False: []}
-    with ExitStack() as stack:
-        arms = {}
-        for on in runs:
-            llm, warm_up = made(model, rows, **{setting: on}, **settings)
-            arms[on] = stack.enter_context(llm)
-            say(f"{setting} {on}: {warm_up}")
-        for turn in turns:
-            for on, llm in arms.items():
-                runs[on].append(run := turn(llm))
-                say(f"  {setting} {on!s:5} {run}; {note(run)}")
-    return tuple(runs[True]), tuple(runs[False])
 
 
 def drawn(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -18,9 +18,11 @@ import torch
 
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
-from nanobench.micro.graph_timing import call_seconds
+from nanobench.core.timing import call_seconds
+from nanobench.micro.queue_load import greedy
 from nanobench.micro.ragged_variants import CASES, ragged_variants
-from nanoinfer import LLM, SamplingParams
+from nanobench.options import Device, Out, OwnModel
+from nanoinfer import LLM
 from nanoinfer.config import RECIPES
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
@@ -32,8 +34,6 @@ SHORT, LONG, ARRIVING = 10, 900, 1000  # tokens of prompts
 ROWS = 32  # the last one long, the others short
 CHUNKS = (None, 64)  # prefill_chunk
 RUNNING = 16  # tokens that the row has made when the long prompt arrives
-ONE = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
-MANY = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 
 
 class AttentionTime(Record):
@@ -68,42 +68,40 @@ class RaggedReport(ResultsFile):
     engines: tuple[EngineTimes, ...]
 
 
-def measure(device_name: str | None, path: Path, model: str | None) -> RaggedReport:
-    """Measure both, print them, write them to `path`. model: None is random gpt2 on a GPU, the small one on a CPU."""
-    device = choose_device(device_name)
-    on_gpu, dtype = device.type == "cuda", choose_dtype(None, device)
+def measure(device: Device = None, out: Out = Path("my-bench/ragged.json"), model: OwnModel = None) -> RaggedReport:
+    """Measure both, print them, write them. model: None is random gpt2 on a GPU, the small one on a CPU."""
+    where = choose_device(device)
+    on_gpu, dtype = where.type == "cuda", choose_dtype(None, where)
     name = model or ("random:gpt2" if on_gpu else "small")
     attention = []
     if on_gpu:
         with torch.inference_mode():
-            attention = [time for case, rows in CASES.items() for time in _attention(case, rows, device, dtype)]
+            attention = [time for case, rows in CASES.items() for time in _attention(case, rows, where, dtype)]
     else:
         print("no GPU: attention alone is left out, and engines with graphs, which would run as those without")
-    weights = load_model(name, device, dtype, seed=0)
-    engines = []
-    for engine, recipe in RECIPES.items():
-        if recipe.cache != "naive" and (on_gpu or recipe.launch == "eager"):
-            engines += [_engine(weights, engine, chunk, 15 if on_gpu else 3) for chunk in CHUNKS]
+    weights = load_model(name, where, dtype, seed=0)
+    engines = [
+        _engine(weights, engine, chunk, 15 if on_gpu else 3)
+        for engine, recipe in RECIPES.items()
+        if recipe.cache != "naive" and (on_gpu or recipe.launch == "eager")
+        for chunk in CHUNKS
+    ]
     report = RaggedReport(
-        model=name, dtype=str(dtype).removeprefix("torch."), attention=tuple(attention), engines=tuple(engines),
-        **stamp(device),
+        model=name, attention=tuple(attention), engines=tuple(engines), **stamp(where, dtype)
     )  # fmt: skip
-    report.save(path)
+    report.save(out)
     return report
 
 
 def _attention(
     case: str, rows: Sequence[tuple[int, int]], device: torch.device, dtype: torch.dtype
-) -> list[AttentionTime]:
+) -> Iterator[AttentionTime]:
     variants = ragged_variants(rows, device, dtype)
     calls = {arm: partial(lambda call, i: call(), call) for arm, call in variants.items()}
     tokens, columns = sum(new for _, new in rows), len(rows) * max(new for _, new in rows)
-    found = []
-    for arm, spread in call_seconds(calls, CALLS, 9).items():
-        found.append(AttentionTime(case=case, tokens=tokens, columns=columns, arm=arm, seconds=spread))
-        us = [1e6 * seconds for seconds in (spread.median, spread.p10, spread.p90)]
-        print(f"{case:44} {arm:22} {us[0]:9.1f} us  ({us[1]:.1f} to {us[2]:.1f})")
-    return found
+    for arm, spread in call_seconds(calls, CALLS, 9, device).items():
+        print(f"{case:44} {arm:22} {spread.in_us()}")
+        yield AttentionTime(case=case, tokens=tokens, columns=columns, arm=arm, seconds=spread)
 
 
 def _engine(model: GPT2, engine: str, chunk: int | None, repeats: int) -> EngineTimes:
@@ -135,7 +133,7 @@ def _engine(model: GPT2, engine: str, chunk: int | None, repeats: int) -> Engine
 def first_tokens(llm: LLM, prompts: list[list[int]]) -> list[float]:
     """Seconds from the call to each prompt's first token."""
     asked = time.perf_counter()
-    rows = [llm.core.submit(request, asked=asked) for request in llm.requests(prompts, ONE)]
+    rows = [llm.core.submit(request, asked=asked) for request in llm.requests(prompts, greedy(1))]
     while llm.core.busy:
         llm.core.step()
     return [Metrics.of(row).ttft_s for row in rows]
@@ -143,7 +141,7 @@ def first_tokens(llm: LLM, prompts: list[list[int]]) -> list[float]:
 
 def gaps(llm: LLM, running: list[int], arriving: list[int]) -> tuple[float, float]:
     """Seconds between two tokens of a row: the median before another prompt arrives, and the longest from then on."""
-    core, (first, second) = llm.core, llm.requests([running, arriving], [MANY, ONE])
+    core, (first, second) = llm.core, llm.requests([running, arriving], [greedy(200), greedy(1)])
     row = core.submit(first)
     while len(row.token_ids) < RUNNING:
         core.step()

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+import typer
 
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.core.timing import by_turns, seconds
 from nanobench.micro.queue_load import greedy, ids, say
 from nanobench.micro.ranks_reduce import Reduced, measure_reduces
+from nanobench.options import Device, Models, NewTokens, Out, Repeats, Rows
 from nanoinfer import LLM
 from nanoinfer.devices import choose_device
 from nanoinfer.model.files import model_config
-from nanoinfer.requests import Completion
 
 SEED = 7
 
@@ -62,54 +65,60 @@ class RanksReport(ResultsFile):
 
 
 def measure(
-    device_name: str | None, path: Path, models: Sequence[str], ranks: int, rows: Sequence[int], prompt: int, new: int,
-    repeats: int,
-) -> RanksReport:  # fmt: skip
-    """Measure every model with one rank and with `ranks`, by turns; write `path` after each model."""
-    device, report, reduces = choose_device(device_name), None, list[Reduced]()
-    if device.type == "cuda":
-        reduces = measure_reduces(ranks, model_config(models[-1]).n_embd, rows, torch.bfloat16)
-    for name in models:
+    device: Device = None,
+    out: Out = Path("my-bench/ranks.json"),
+    model: Models = ["random:gpt2-xl"],  # noqa: B006
+    tensor_parallel: Annotated[int, typer.Option(min=2, help="GPUs beside one; processes on a CPU.")] = 2,
+    rows: Rows = [1, 8, 64, 256],  # noqa: B006
+    prompt_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    new_tokens: NewTokens = 512,
+    repeats: Repeats = 3,
+) -> RanksReport:
+    """Measure every model with one rank and with several, by turns; write the file after each model."""
+    where, report, reduces = choose_device(device), None, list[Reduced]()
+    on_gpu, blocks = where.type == "cuda", 1 + max(rows) * -(-(prompt_tokens + new_tokens) // 16)
+    settings: dict[str, Any] = {"max_batch": max(rows), "kv_blocks": blocks, "prefix_caching": False}
+    settings |= {"device": device, "engine": "paged-graph" if on_gpu else "paged"}
+    if on_gpu:
+        reduces = measure_reduces(tensor_parallel, model_config(model[-1]).n_embd, rows, torch.bfloat16)
+    for name in model:
         with ExitStack() as stack:
-            held, arms = list[Held](), dict[int, LLM]()
-            for count in (1, ranks):
-                blocks = 1 + max(rows) * -(-(prompt + new) // 16)
-                engine = "paged-graph" if device.type == "cuda" else "paged"
-                settings: dict[str, Any] = {"max_batch": max(rows), "kv_blocks": blocks, "prefix_caching": False}
-                llm = stack.enter_context(
-                    LLM(name, engine=engine, device=device_name, tensor_parallel=count, **settings)
-                )
-                began = time.perf_counter()
-                llm.warm_up()
+            held, llms = list[Held](), dict[int, LLM]()
+            for count in (1, tensor_parallel):
+                llms[count] = llm = stack.enter_context(LLM(name, tensor_parallel=count, **settings))
+                took = seconds(llm.warm_up, where)
                 weights = sum(each.nbytes for each in llm.model.parameters())
-                held.append(Held(model=name, ranks=count, weights_bytes=weights, warm_up_s=time.perf_counter() - began))
-                say(f"{name}, {count} ranks: {weights / 1e6:,.0f} MB of weights, warm_up {held[-1].warm_up_s:.1f} s")
-                arms[count] = llm
-            dtype = str(arms[1].model.dtype).removeprefix("torch.")
-            facts: dict[str, Any] = {"dtype": dtype, "prompt_tokens": prompt, "new_tokens": new, **stamp(device)}
-            report = report or RanksReport(reduces=tuple(reduces), **facts)
-            cases = [case for count in rows for case in _by_turns(name, arms, count, prompt, new, repeats)]
-        report = report.model_copy(update={"held": (*report.held, *held), "cases": (*report.cases, *cases)})
-        report.save(path)
+                held.append(Held(model=name, ranks=count, weights_bytes=weights, warm_up_s=took))
+                say(f"{name}, {count} ranks: {weights / 1e6:,.0f} MB of weights, warm_up {took:.1f} s")
+            report = report or RanksReport(
+                prompt_tokens=prompt_tokens, new_tokens=new_tokens, reduces=tuple(reduces),
+                **stamp(where, llms[1].model.dtype),
+            )  # fmt: skip
+            cases = [case for count in rows for case in _cases(name, llms, count, prompt_tokens, new_tokens, repeats)]
+        report = report.add(out, held=(*report.held, *held), cases=(*report.cases, *cases))
     assert report
     return report
 
 
-def _by_turns(name: str, arms: dict[int, LLM], rows: int, prompt: int, new: int, repeats: int) -> list[Ranked]:
-    """The arms take turns; the first turn is not timed."""
+def _runs(llm: LLM, rows: int, prompt: int, new: int) -> Iterator[tuple[float, float]]:
+    """Of one run after the other: tokens a second, and the median gap between two tokens."""
     draws = random.Random(SEED)
-    rates: dict[int, list[tuple[float, float]]] = {count: [] for count in arms}
-    for turn in range(repeats + 1):
-        prompts = [ids(draws, prompt, arms[1].model.config.vocab_size) for _ in range(rows)]
-        for count, llm in arms.items():
-            began = time.perf_counter()
-            done = llm.generate(prompts, greedy(new))
-            if turn:
-                rates[count].append((rows * new / (time.perf_counter() - began), _step(done)))
+    while True:
+        prompts = [ids(draws, prompt, llm.model.config.vocab_size) for _ in range(rows)]
+        began = time.perf_counter()
+        done = llm.generate(prompts, greedy(new))
+        rate = rows * new / (time.perf_counter() - began)
+        yield rate, float(torch.tensor([gap for one in done for gap in one.metrics.itl_s]).median())
+
+
+def _cases(name: str, llms: dict[int, LLM], rows: int, prompt: int, new: int, repeats: int) -> list[Ranked]:
+    """So many rows on each number of ranks, by turns; all have the same prompts in a turn."""
+    arms = {count: partial(next, _runs(llm, rows, prompt, new)) for count, llm in llms.items()}
+    found = by_turns(arms, repeats)
     cases = [
         Ranked(model=name, ranks=count, rows=rows, tokens_per_s=Spread.of([rate for rate, _ in both]),
                step_s=Spread.of([step for _, step in both]))
-        for count, both in rates.items()
+        for count, both in found.items()
     ]  # fmt: skip
     first = cases[0]
     for case in cases:
@@ -119,8 +128,3 @@ def _by_turns(name: str, arms: dict[int, LLM], rows: int, prompt: int, new: int,
             f" a step {1e6 * case.step_s.median:,.0f} us ({first.step_s.median / case.step_s.median:.2f} times as fast)"
         )
     return cases
-
-
-def _step(done: Sequence[Completion]) -> float:
-    """Median gap between two tokens."""
-    return float(torch.tensor([gap for one in done for gap in one.metrics.itl_s]).median())

@@ -14,7 +14,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from nanobench.core.records import Record, Spread
-from nanobench.micro.graph_timing import call_seconds
+from nanobench.core.timing import call_seconds
 from nanobench.micro.queue_load import say
 from nanoinfer.parallel.group import Group
 
@@ -60,10 +60,11 @@ def _rank(rank: int, ranks: int, port: int, width: int, rows: list[int], dtype: 
     with symmetric_group(dist.PrefixStore("bench", store), rank, ranks) as name:
         for count in rows:
             calls = _variants(group, name, width, count, dtype, device)
-            for kind, seconds in call_seconds(calls, CALLS, REPEATS).items():
-                each: dict[str, Any] = {"kind": kind, "ranks": ranks, "rows": count, "width": width}
-                each["seconds"] = Spread.of([pair / 2 for pair in seconds.samples])
-                found.append(Reduced(**each).model_dump())
+            for kind, seconds in call_seconds(calls, CALLS, REPEATS, device).items():
+                each = Spread.of([pair / 2 for pair in seconds.samples])
+                found.append(
+                    {"kind": kind, "ranks": ranks, "rows": count, "width": width, "seconds": each.model_dump()}
+                )
             group.least(0)
     if rank == 0:
         path.write_text(json.dumps(found))

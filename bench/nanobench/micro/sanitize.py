@@ -14,11 +14,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import typer
 
 from nanobench.core.machine import child_environment
-from nanobench.core.records import SCHEMA_VERSION, Record
+from nanobench.core.records import Record, Saved
 from nanobench.micro.sanitize_cases import CASES, PLANTED
+from nanoinfer.cli.options import output_file
 
 FOUND = 86  # exit code of the tool when it has found something
 PADDING = 64 * 1024  # unused bytes behind each allocation
@@ -44,10 +47,9 @@ class Finding(Record):
         return self.errors >= self.expected if self.expected else self.errors == 0
 
 
-class SanitizeReport(Record):
+class SanitizeReport(Saved):
     """One run of `python -m bench sanitize`."""
 
-    schema_version: int = SCHEMA_VERSION
     kind: Literal["sanitize"] = "sanitize"
     tool: str  # its version
     findings: tuple[Finding, ...]
@@ -62,6 +64,16 @@ class Run:
 
 
 Execute = Callable[[Sequence[str]], Run]
+
+
+def measure(
+    out: Annotated[
+        Path | None, typer.Option(parser=output_file, metavar="FILE", help="Results file; none by default.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Names of cases, comma-separated; by default all.")] = None,
+) -> None:
+    """Run the tools; exit code 1 where something is not as expected."""
+    raise typer.Exit(sanitize(only.split(",") if only else None, out))
 
 
 def sanitize(only: Sequence[str] | None = None, out: Path | None = None, execute: Execute | None = None) -> int:
@@ -84,8 +96,7 @@ def sanitize(only: Sequence[str] | None = None, out: Path | None = None, execute
         findings.append(finding)
     report = SanitizeReport(tool=version[-1] if version else "unknown", findings=tuple(findings))
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        report.save(out)
     return 0 if all(finding.as_expected for finding in findings) else 1
 
 

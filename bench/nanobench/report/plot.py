@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from nanobench.core.presets import PRESETS
 from nanobench.core.records import RESULTS, Case, Report
@@ -26,24 +26,14 @@ from nanobench.report.figures.step_breakdown import step_breakdown
 from nanobench.report.figures.style import Drawing, write
 from nanobench.report.figures.throughput import throughput
 from nanobench.report.figures.timeline import steps
+from nanobench.report.schemas import load
 from nanobench.report.values import engines_of, models_of, prompts_of, stem_of
 from nanoinfer.config import ENGINES, RECIPES
 
-KINDS = (Report, Timeline, KernelReport, AttentionReport, GraphsReport, LoadReport)
-Held = Report | Timeline | KernelReport | AttentionReport | GraphsReport | LoadReport
 BOOK = Path("figures/bench")  # where the book's figures of measurements are
-
-
-def load(path: Path) -> Held | None:
-    """What a results file holds; None where nothing of it is drawn. ValueError for no such file."""
-    if not path.is_file():
-        raise ValueError(f"no results file {path}")
-    for kind in KINDS:
-        try:
-            return kind.model_validate_json(path.read_bytes())  # type: ignore[attr-defined, no-any-return]
-        except ValidationError:
-            continue
-    return None
+DRAWN: dict[Any, tuple[Callable[[Any, str], Drawing | None], ...]] = {  # what knows no engines
+    KernelReport: (kernels,), GraphsReport: (prefill,), LoadReport: (rates,), AttentionReport: (masks, reads),
+}  # fmt: skip
 
 
 def drawings(path: Path, newest: str | None = None) -> list[Drawing]:
@@ -64,17 +54,7 @@ def drawings(path: Path, newest: str | None = None) -> list[Drawing]:
         whole = steps(found.model_copy(update={"steps": tuple(known)}), name)
         split = step_breakdown(found, name) if newest is None else None
         return [replace(drawing, notes=(*drawing.notes, *notes)) for drawing in (whole, split) if drawing is not None]
-    if newest:
-        return []  # what follows knows no engines
-    made: list[Drawing | None] = []
-    if isinstance(found, KernelReport):
-        made = [kernels(found, name)]
-    elif isinstance(found, GraphsReport):
-        made = [prefill(found, name)]
-    elif isinstance(found, LoadReport):
-        made = [rates(found, name)]
-    elif isinstance(found, AttentionReport):
-        made = [masks(found, name), reads(found, name)]
+    made = [draw(found, name) for draw in DRAWN.get(type(found), ()) if not newest]
     return [drawing for drawing in made if drawing is not None]
 
 

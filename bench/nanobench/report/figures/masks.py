@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from nanobench.micro.attention import AttentionReport, Backend
-from nanobench.report.figures.style import ACCENT, GREYS, WIDTH, Drawing, corner, origin
+from nanobench.report.figures.style import ACCENT, GREYS, Drawing, finish, keys_of, origin, sheet
 from nanobench.report.values import factor, seconds, significant
 
 KERNELS = {
@@ -23,8 +23,7 @@ def masks(report: AttentionReport, stem: str) -> Drawing:
         counts = [sum((b.what, b.batch, b.queries, b.keys) == shape for b in report.backends) for shape in shapes]
         bars = [max(counts[i : i + 2]) for i in range(0, len(counts), 2)]  # in each row of panels
         height = 0.36 * sum(bars) + 0.62 * len(bars) + 0.55
-        figure = Figure(figsize=(WIDTH, height), layout=None)
-        axes = figure.subplots(len(bars), 2, squeeze=False, height_ratios=bars)
+        figure, axes = sheet(height, len(bars), 2, height_ratios=bars)
         for ax, shape in zip(axes.flat, shapes, strict=False):
             found = [b for b in report.backends if (b.what, b.batch, b.queries, b.keys) == shape]
             times = [1e6 * b.seconds.median for b in found]
@@ -41,11 +40,9 @@ def masks(report: AttentionReport, stem: str) -> Drawing:
             ax.set_title(_shape(*shape))
         for ax in axes.flat[len(shapes) :]:
             ax.set_visible(False)
-        figure.subplots_adjust(
-            left=0.165, right=0.99, top=1 - 0.36 / height, bottom=0.6 / height, hspace=0.42, wspace=0.42
-        )
-        corner(figure, f"one layer of gpt2's heads (12 of 64), {report.dtype}, medians of 7\n{origin(report)}")
-        return figure
+        margins = {"left": 0.165, "right": 0.99, "top": 1 - 0.36 / height, "bottom": 0.6 / height}
+        note = f"one layer of gpt2's heads (12 of 64), {report.dtype}, medians of 7\n{origin(report)}"
+        return finish(figure, note, margins | {"hspace": 0.42, "wspace": 0.42})
 
     title = f"SDPA and its masks on {report.machine.device}"
     rows = tuple(
@@ -61,13 +58,11 @@ def reads(report: AttentionReport, stem: str) -> Drawing:
     batches = sorted({r.batch for r in report.read_lengths})
 
     def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 3.3), layout=None)
-        axes = figure.subplots(1, len(batches), squeeze=False, sharey=True)[0]
+        figure, (axes,) = sheet(3.3, 1, len(batches), sharey=True)
         for ax, batch in zip(axes, batches, strict=True):
             found = sorted((r for r in report.read_lengths if r.batch == batch), key=lambda r: r.context)
             x = [r.context for r in found]
-            whole = [1e3 * r.read_all_s.median for r in found]
-            part = [1e3 * r.read_multiple_s.median for r in found]
+            whole, part = ([1e3 * getattr(r, of).median for r in found] for of in ("read_all_s", "read_multiple_s"))
             ax.plot(x, whole, marker="s", color=GREYS[0], label="all 1024 positions read")
             ax.plot(x, part, marker="^", color=ACCENT, linewidth=2.2, label="up to a multiple of 128")
             ax.set_title(f"B = {batch}")
@@ -76,12 +71,9 @@ def reads(report: AttentionReport, stem: str) -> Drawing:
             ax.set_xticks((0, 500, 1000))
         axes[0].set_ylim(0, 1.12 * axes[0].get_ylim()[1])
         axes[0].set_ylabel("ms a decode step")
-        handles, names = axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="upper left", bbox_to_anchor=(0.06, 0.995), ncol=2)
-        figure.subplots_adjust(left=0.08, right=0.985, top=0.79, bottom=0.29, wspace=0.1)
         what = f"gpt2, random weights, eager, dense cache of 1024 slots, {report.dtype}, medians of 7"
-        corner(figure, f"{what}\n{origin(report)}")
-        return figure
+        margins = {"left": 0.08, "top": 0.79, "bottom": 0.29, "wspace": 0.1}
+        return finish(figure, f"{what}\n{origin(report)}", margins, keys_of(axes[0]))
 
     title = f"How far the dense cache reads, gpt2 on {report.machine.device}"
     rows = tuple(

@@ -7,10 +7,21 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
-from nanobench.report.figures.style import ACCENT, GREYS, GROUND, PEERS, TEXT, WIDTH, Drawing, corner, origin
+from nanobench.report.figures.style import (
+    ACCENT,
+    GREYS,
+    GROUND,
+    PEERS,
+    TEXT,
+    Drawing,
+    finish,
+    keys_of,
+    origin,
+    sheet,
+    written_out,
+)
 from nanobench.report.figures.throughput import plain_log
 from nanobench.report.values import seconds, share
 
@@ -24,8 +35,7 @@ def kernels(report: KernelReport, stem: str) -> Drawing:
     contexts = sorted({t.context for t in report.times})
 
     def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 5.6), layout=None)
-        axes = figure.subplots(2, len(batches), squeeze=False, sharex=True, sharey="row")
+        figure, axes = sheet(5.6, 2, len(batches), sharex=True, sharey="row")
         for column, batch in zip(axes.T, batches, strict=True):
             for name, times in _lines(report, batch):
                 x, style = [t.context for t in times], _style(name)
@@ -35,15 +45,20 @@ def kernels(report: KernelReport, stem: str) -> Drawing:
             column[0].set_title(f"B = {batch}")
             column[1].set_xlabel("tokens of context")
             column[1].axhline(100, color=TEXT, linewidth=1.4)
-        _axes(axes[0, 0], axes[1, 0], contexts)
-        handles, names = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="upper left", bbox_to_anchor=(0.07, 0.995), ncol=3, columnspacing=1.6)
-        figure.subplots_adjust(left=0.082, right=0.985, top=0.845, bottom=0.175, hspace=0.1, wspace=0.08)
+        (times, *_), (shares, *_) = axes
+        written_out(times, contexts)
+        times.set_yscale("log")
+        times.set_ylim(bottom=1)  # below lie the bytes of few rows: no kernel is as fast
+        plain_log(times)
+        times.set_ylabel("µs")
+        shares.set_ylim(0, 110)
+        shares.set_ylabel("% of copy bandwidth")
         repeats = len(report.times[0].seconds.samples)
         what = f"12 heads of 64, bfloat16, random contents, L2 cold, in a CUDA graph; medians of {repeats}"
         speed = f"copy {report.copy_bytes_per_s / 1e12:.2f} TB/s, Triton {report.machine.triton}"
-        corner(figure, f"{what}\n{speed}, {origin(report)}")
-        return figure
+        margins = {"left": 0.082, "top": 0.845, "bottom": 0.175, "hspace": 0.1, "wspace": 0.08}
+        note = f"{what}\n{speed}, {origin(report)}"
+        return finish(figure, note, margins, keys_of(times), at=0.07, columns=3, spacing=1.6)
 
     title = f"One layer's attention at decode, gpt2's heads on {report.machine.device}"
     header = ("B", "context", "variant", "time", "10–90%", "of the copy bandwidth")
@@ -89,20 +104,6 @@ def _bytes(ax: Axes, report: KernelReport, batch: int, contexts: Sequence[int]) 
     a_token = one.seconds.median * one.bytes_share / one.context
     least = [1e6 * a_token * context for context in contexts]
     ax.plot(contexts, least, color=TEXT, linewidth=1.4, zorder=2, label="at copy speed")
-
-
-def _axes(times: Axes, shares: Axes, contexts: Sequence[int]) -> None:
-    times.set_xscale("log", base=2)
-    times.xaxis.set_major_locator(FixedLocator(list(contexts)))
-    times.xaxis.set_major_formatter(FixedFormatter([str(c) for c in contexts]))
-    times.xaxis.set_minor_locator(NullLocator())
-    times.set_xlim(contexts[0] / 1.3, contexts[-1] * 1.3)
-    times.set_yscale("log")
-    times.set_ylim(bottom=1)  # below lie the bytes of few rows: no kernel is as fast
-    plain_log(times)
-    times.set_ylabel("µs")
-    shares.set_ylim(0, 110)
-    shares.set_ylabel("% of copy bandwidth")
 
 
 def _alt(report: KernelReport, title: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from nanobench.micro.step_breakdown import NONE, PARTS, breakdown
-from nanobench.report.figures.style import ACCENT, GREYS, MUTED, PEERS, WIDTH, Drawing, corner, origin
+from nanobench.report.figures.style import ACCENT, GREYS, MUTED, PEERS, Drawing, finish, keys_of, origin, sheet
 from nanobench.report.figures.timeline import decoding
 from nanobench.report.values import model_label, seconds, share, significant
 
@@ -25,8 +25,8 @@ def step_breakdown(timeline: Timeline, stem: str) -> Drawing | None:
     parts = {step.engine: breakdown(step) for step in steps}
 
     def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 1.95 + 0.75 * len(steps)), layout=None)
-        ax = figure.subplots()
+        height = 1.95 + 0.75 * len(steps)
+        figure, ((ax,),) = sheet(height)
         colors = (PEERS[0], PEERS[1], ACCENT, PEERS[2], PEERS[3], GREYS[1])
         for y, step in enumerate(steps):
             left = 0.0
@@ -42,12 +42,9 @@ def step_breakdown(timeline: Timeline, stem: str) -> Drawing | None:
         ax.set_ylim(len(steps) - 0.5, -0.65)
         ax.set_xlabel("µs of one decode step")
         ax.grid(axis="y", visible=False)
-        handles, labels = ax.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.11, 0.995), ncol=4, columnspacing=1.2)
-        height = figure.get_size_inches()[1]
-        figure.subplots_adjust(left=0.145, right=0.985, top=1 - 0.62 / height, bottom=0.98 / height)
-        corner(figure, f"{decoding(timeline)}; shares by the profiler, times without it\n{origin(timeline)}")
-        return figure
+        note = f"{decoding(timeline)}; shares by the profiler, times without it\n{origin(timeline)}"
+        margins = {"left": 0.145, "top": 1 - 0.62 / height, "bottom": 0.98 / height}
+        return finish(figure, note, margins, keys_of(ax), at=0.11, columns=4, spacing=1.2)
 
     title = f"Breakdown of a replayed decode step, {model_label(timeline.model)} on {timeline.machine.device}"
     rows = tuple(

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from nanobench.core.records import Report, Result, Spread
 from nanobench.report.figures.style import (
@@ -20,13 +20,14 @@ from nanobench.report.figures.style import (
     MUTED,
     RUNGS,
     TEXT,
-    WIDTH,
     Drawing,
     corner,
     gaps,
     looks,
     newest_of,
     provenance,
+    sheet,
+    written_out,
 )
 from nanobench.report.intervals import claimed
 from nanobench.report.values import (
@@ -64,8 +65,7 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
             panels.append(("memory, GB", _gigabytes))
         heights = [3.6, 1.6, 1.6][: len(panels)]
         height = sum(heights) + 1.2
-        figure = Figure(figsize=(WIDTH, height), layout=None)
-        axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
+        figure, axes = sheet(height, len(panels), sharex=True, gridspec_kw={"height_ratios": heights})
         for ax, (label, measure) in zip(axes[:, 0], panels, strict=True):
             lines(ax, results, measure, newest, report.machine.kind)
             if mine is not None:
@@ -114,11 +114,7 @@ def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | N
 
 def batch_axis(ax: Axes, batches: Sequence[int]) -> None:
     """Batch sizes on a logarithmic axis, every one of them written out."""
-    ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_locator(FixedLocator(list(batches)))
-    ax.xaxis.set_major_formatter(FixedFormatter([str(batch) for batch in batches]))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlim(batches[0] / 1.3, batches[-1] * 1.3)  # also where the largest have no numbers
+    written_out(ax, batches)
     ax.set_xlabel("batch size B")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from nanobench.report.figures.style import ACCENT, GROUND, MUTED, PEERS, WIDTH, Drawing, corner, origin
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, PEERS, Drawing, finish, origin, sheet
 from nanobench.report.values import model_label, share, significant
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ def steps(timeline: Timeline, stem: str) -> Drawing:
         rows = len(timeline.steps)
         panel = 1.25 if gpu else 0.8
         height = rows * (panel + 0.5) + 1.7
-        figure = Figure(figsize=(WIDTH, height), layout=None)
-        axes = figure.subplots(rows, 2, squeeze=False, width_ratios=(2.1, 1))
+        figure, axes = sheet(height, rows, 2, width_ratios=(2.1, 1))
         for (whole, part), step in zip(axes, timeline.steps, strict=True):
             begin, span = step.duration_us * 0.25, longest * CLOSE_UP
             _panel(whole, step, gpu, (0, longest * 1.01))
@@ -50,12 +48,9 @@ def steps(timeline: Timeline, stem: str) -> Drawing:
         if gpu:
             keys += [Patch(color=ACCENT, label="launch"), Patch(color=PEERS[0], label="kernel")]
             keys.append(Patch(facecolor=GROUND, edgecolor=MUTED, hatch="////", label="host waits"))
-        figure.legend(handles=keys, loc="upper left", bbox_to_anchor=(0.1, 0.998), ncol=len(keys))
-        figure.subplots_adjust(
-            left=0.118, right=0.985, top=1 - 0.75 / height, bottom=0.98 / height, hspace=0.62, wspace=0.08
-        )
-        corner(figure, f"{decoding(timeline)}; the profiler slows the host down\n{origin(timeline)}")
-        return figure
+        margins = {"left": 0.118, "top": 1 - 0.75 / height, "bottom": 0.98 / height}
+        note = f"{decoding(timeline)}; the profiler slows the host down\n{origin(timeline)}"
+        return finish(figure, note, margins | {"hspace": 0.62, "wspace": 0.08}, keys, at=0.1, high=0.998)
 
     title = f"A decode step as a time line, {model_label(timeline.model)} on {timeline.machine.device}"
     rows = tuple(_row(step, gpu) for step in timeline.steps)
@@ -106,13 +101,8 @@ def decoding(timeline: Timeline) -> str:
     return f"{of}, {timeline.context} tokens of context"
 
 
-def _counts(step: StepTimeline) -> tuple[int, int]:
-    kinds: Sequence[str] = [event.kind for event in step.host]
-    return kinds.count("operator"), kinds.count("launch")
-
-
 def _caption(step: StepTimeline, gpu: bool) -> str:
-    operators, launches = _counts(step)
+    operators, launches = step.count("operator"), step.count("launch")
     if not gpu:
         return f"{step.engine}: {operators} operators in {significant(step.duration_us)} µs"
     launched = f"{launches} launch{'' if launches == 1 else 'es'}"
@@ -120,8 +110,7 @@ def _caption(step: StepTimeline, gpu: bool) -> str:
 
 
 def _row(step: StepTimeline, gpu: bool) -> tuple[str, ...]:
-    operators, launches = _counts(step)
     taken = significant(sum(kernel.duration_us for kernel in step.kernels))
-    on_gpu = (str(launches), str(len(step.kernels)), f"{taken} µs", share(step.busy)) if gpu else ("–",) * 4
+    on_gpu = (str(step.count("launch")), str(len(step.kernels)), f"{taken} µs", share(step.busy)) if gpu else ("–",) * 4
     times = (f"{significant(step.unprofiled_us)} µs", f"{significant(step.duration_us)} µs")
-    return (step.engine, *times, str(operators), *on_gpu)
+    return (step.engine, *times, str(step.count("operator")), *on_gpu)
