@@ -1,4 +1,4 @@
-"""Options that several commands have, each said once."""
+"""Options that several commands have, each said once; and numbers with commas between."""
 
 from __future__ import annotations
 
@@ -18,3 +18,14 @@ Models = Annotated[list[str], typer.Option(help="As in `nanoinfer generate`; rep
 Rows = Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")]
 NewTokens = Annotated[int, typer.Option(min=2)]
 Repeats = Annotated[int, typer.Option(min=1)]
+
+
+def integers(name: str, text: str | None) -> tuple[int, ...] | None:
+    """The integers of `1,8,64`; None for None."""
+    try:
+        found = tuple(int(part) for part in text.split(",")) if text is not None else None
+    except ValueError:
+        found = (0,)
+    if found is not None and min(found) < 1:
+        raise ValueError(f"{name} must be whole numbers of at least 1, with commas between, not {text!r}")
+    return found

@@ -11,8 +11,7 @@ import textwrap
 from collections.abc import Callable
 
 from nanobench.core.records import Spread
-from nanobench.micro.fixed_pool import short_lengths
-from nanobench.micro.kv_usage import CacheUsage, KVUsageReport
+from nanobench.micro.kv_usage import CacheUsage, KVUsageReport, short_lengths
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
 from nanobench.micro.ragged import RaggedReport
 from nanobench.micro.recompiles import RecompileReport

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 from nanobench.core import timing
-from nanobench.micro import attention_variants as variants
 from nanobench.micro import paged_kernel as kernels
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.report.plot import drawings
@@ -23,32 +22,31 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def contents(monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:
-    monkeypatch.setattr(variants, "COLD_BYTES", 1e6)
-    monkeypatch.setattr(variants, "find_spec", lambda name: None)
+    monkeypatch.setattr(kernels, "COLD_BYTES", 1e6)
+    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
     torch.manual_seed(0)
-    return variants.contents(3, 128, CPU)
+    return kernels.contents(3, 128, CPU)
 
 
 def test_every_variant_attends_to_the_same(contents: tuple[torch.Tensor, torch.Tensor]) -> None:
     q, dense = contents
-    made, absent = variants.attention_variants(q, dense)
-    splits = choose_splits(3, variants.HEADS, 128)
-    assert [variant.name for variant in made if variant.chosen] == [f"paged, block 16, splits {splits}"]
-    assert {"sdpa", "sdpa, mask", "paged, block 64, splits 1"} <= {variant.name for variant in made}
+    absent: dict[str, str] = {}
+    made, chosen = kernels.attention_variants(q, dense, absent)
+    assert chosen == f"paged, block 16, splits {choose_splits(3, kernels.HEADS, 128)}"
+    assert {"sdpa", "sdpa, mask", "paged, block 64, splits 1", chosen} <= made.keys()
     assert absent == {"flashinfer": "flashinfer is not installed: pip install 'nanoinfer[flashinfer]'"}
     for i in range(len(dense)):  # each call its own copy, or the L2 would not be cold
         expected = F.scaled_dot_product_attention(q.float(), dense[i, 0].float(), dense[i, 1].float())
-        for variant in made:
-            got = variant.call(i).view_as(q).float()
-            torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2, msg=variant.name)
-    tables = variants.Pages.of(dense, 16).tables.flatten().tolist()
+        for name, call in made.items():
+            torch.testing.assert_close(call(i).view_as(q).float(), expected, rtol=2e-2, atol=2e-2, msg=name)
+    tables = kernels.Pages.of(dense, 16).tables.flatten().tolist()
     assert tables != sorted(tables)  # pages lie in another order
 
 
 def test_a_wrong_variant_is_not_timed(contents: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants, "_paged", lambda q, pages, splits: lambda i: q + 1)
+    monkeypatch.setattr(kernels, "_paged", lambda q, pages, splits: lambda i: q + 1)
     with pytest.raises(AssertionError, match="paged, block 16"):
-        variants.attention_variants(*contents)
+        kernels.attention_variants(*contents, {})
 
 
 @pytest.mark.usefixtures("contents")
@@ -57,10 +55,11 @@ def test_every_case_is_timed_written_and_drawn(tmp_path: Path, monkeypatch: pyte
     replayed: list[int] = []
     monkeypatch.setattr(timing, "captured", lambda call, calls: SimpleNamespace(replay=lambda: replayed.append(calls)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    made = kernels.contents
     for name, stand_in in {
         "cuda": lambda name, otherwise: SimpleNamespace(type="cuda"), "copy_bandwidth": lambda device: 1e9,
         "stamp": lambda device: STAMP, "BATCHES": (2,), "CONTEXTS": (64, 128),
-        "contents": lambda batch, context, device: variants.contents(batch, context, CPU),
+        "contents": lambda batch, context, device: made(batch, context, CPU),
     }.items():  # fmt: skip
         monkeypatch.setattr(kernels, name, stand_in)
     path = tmp_path / "k.json"

@@ -19,7 +19,7 @@ import torch
 
 from nanobench.core.records import Clocks, Machine, Memory
 from nanobench.core.timing import seconds
-from nanoinfer.devices import choose_device
+from nanoinfer.devices import choose_device, choose_dtype
 
 LAUNCH = re.compile(r"(cuda|cu|hip)\w*Launch")  # cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, ...
 
@@ -29,6 +29,12 @@ def stamp(device: torch.device, dtype: torch.dtype | None = None) -> dict[str, A
     today = datetime.now(timezone.utc).date().isoformat()
     known = {"date": today, "commit": commit(), "machine": describe(device)}
     return known if dtype is None else {"dtype": str(dtype).removeprefix("torch."), **known}
+
+
+def place(name: str | None) -> tuple[torch.device, torch.dtype]:
+    """The device of that name, and what it computes best in."""
+    device = choose_device(name)
+    return device, choose_dtype(None, device)
 
 
 def cuda(name: str | None, otherwise: str) -> torch.device:
@@ -41,31 +47,22 @@ def cuda(name: str | None, otherwise: str) -> torch.device:
 
 def describe(device: torch.device) -> Machine:
     """Device, driver and versions, as far as they can be read."""
-    common: dict[str, Any] = {
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count() or 1,
-        "threads": torch.get_num_threads(),
-        "power": _power(),
-        "os": platform.platform(terse=True),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "triton": _version("triton"),
-        "transformers": _version("transformers"),
-    }
-    if device.type == "cpu":
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-        return Machine(device=common["cpu"], kind="cpu", memory_bytes=memory, **common)
-    properties = torch.cuda.get_device_properties(device)
+    cpu = _cpu_name()
+    own: dict[str, Any] = {"device": cpu, "memory_bytes": 0}
+    if device.type == "cuda":
+        gpu = torch.cuda.get_device_properties(device)
+        own = {
+            "device": gpu.name, "capability": f"{gpu.major}.{gpu.minor}", "memory_bytes": gpu.total_memory,
+            "l2_bytes": gpu.L2_cache_size, "driver": _driver(),
+        }  # fmt: skip
+    elif hasattr(os, "sysconf"):
+        own["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
-        device=properties.name,
-        kind="cuda",
-        capability=f"{properties.major}.{properties.minor}",
-        memory_bytes=properties.total_memory,
-        l2_bytes=properties.L2_cache_size,
-        driver=_driver(),
-        **common,
-    )
+        kind="cuda" if device.type == "cuda" else "cpu", cpu=cpu, cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(), power=_power(), os=platform.platform(terse=True),
+        python=platform.python_version(), torch=torch.__version__, cuda=torch.version.cuda, triton=_version("triton"),
+        transformers=_version("transformers"), **own,
+    )  # fmt: skip
 
 
 def copy_bandwidth(device: torch.device) -> float:

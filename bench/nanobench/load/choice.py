@@ -1,8 +1,18 @@
-"""The targets that the options name, each made when its turn comes and gone before the next one's."""
+"""The targets that the options name, each made when its turn comes and gone before the next one's.
+
+This server is started for a run and stopped after it: `nanoinfer serve` in a process of its own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -10,8 +20,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from nanobench.core.machine import child_environment
 from nanobench.load.http_client import Endpoint
-from nanobench.load.own_server import EXTRA, own_server
 from nanobench.load.targets import EngineTarget, Server, Target
 from nanoinfer import AsyncLLM
 from nanoinfer.remote.llm import ProcessLLM
@@ -53,7 +63,7 @@ def targets(
         name, equals, url = given.partition("=")
         name, url = (name, url) if equals and "/" not in name else (urlsplit(given).netloc, given)
         made = server(name, Endpoint.of(url, api_key), extra=extra or {})
-        found.append(Listed(name, url, partial(nullcontext[Target], made)))
+        found.append(Listed(name, url, lambda made=made: nullcontext(made)))  # type: ignore[misc]
     if len({listed.name for listed in found}) < len(found):
         raise ValueError("each target must have a name of its own: --url NAME=URL gives one")
     return found
@@ -69,3 +79,49 @@ def _opened(name: str, make: Callable[..., Any], settings: Mapping[str, Any]) ->
 def _served(options: Sequence[str], server: Callable[..., Server], extra: Mapping[str, Any]) -> Iterator[Target]:
     with own_server(options) as url:
         yield server("serve", Endpoint.of(url), extra=extra)
+
+
+EXTRA = {"ignore_eos": True, "return_token_ids": True}  # fields that it has beside OpenAI's
+KEY_VARIABLE = "NANOINFER_API_KEY"  # it would ask for
+PATIENCE = 600.0  # seconds that it may take to load, and to capture its graphs
+GRACE = 60.0  # seconds from SIGTERM to the end
+
+
+@contextmanager
+def own_server(options: Sequence[str]) -> Iterator[str]:
+    """Its URL, once it is ready. options: of `nanoinfer serve`. OSError, with its last words, if it does not start.
+
+    It is in a session of its own, so that Ctrl-C ends the requests first.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "nanoinfer", "serve", "--port", str(port), *options]
+    with tempfile.TemporaryFile() as log:
+        environment = {name: value for name, value in child_environment().items() if name != KEY_VARIABLE}
+        server = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while not _ready(url):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    said = log.read().decode(errors="replace").strip().splitlines()[-3:]
+                    what = "ended" if server.poll() is not None else f"was not ready within {PATIENCE:g} s"
+                    raise OSError(f"`{' '.join(command[2:])}` {what}: {' '.join(said) or 'it said nothing'}")
+                time.sleep(0.1)
+            yield url
+        finally:
+            server.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(GRACE)
+            server.kill()
+            server.wait()
+
+
+def _ready(url: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+        return bool(answer.status == 200)
+    return False

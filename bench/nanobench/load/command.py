@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nanobench.options import Device, Out
+from nanobench.options import Device, Out, integers
 
 say = partial(print, flush=True)
 
@@ -118,10 +118,8 @@ def load(
         new=_pair("new", new, (16, 256) if on_gpu else (4, 32)), seed=seed, vocab=vocab, shared_share=shared,
         shared_tokens=shared_tokens, shared_prompts=shared_prompts,
     )  # fmt: skip
-    schedule = Schedule(
-        tuple(map(Rate.of, rates.split(","))) if rates else (), _integers("concurrency", concurrency), group, seconds,
-        repeats,
-    )  # fmt: skip
+    every = tuple(map(Rate.of, rates.split(","))) if rates else ()
+    schedule = Schedule(every, integers("concurrency", concurrency) or (), group, seconds, repeats)
     kinds = [kind for kind, given in (("engine", engine), ("process", process), ("serve", serve)) if given]
     name = model or ("random:gpt2" if on_gpu else "small")
     processes = clients or default_clients()
@@ -151,18 +149,8 @@ def load(
     report.save(out)
 
 
-def _integers(name: str, text: str | None) -> tuple[int, ...]:
-    try:
-        found = tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        found = (0,)
-    if any(number < 1 for number in found):
-        raise ValueError(f"{name} must be whole numbers of at least 1, with commas between, not {text!r}")
-    return found
-
-
 def _pair(name: str, text: str | None, default: tuple[int, int]) -> tuple[int, int]:
-    found = _integers(name, text) or default
+    found = integers(name, text) or default
     if len(found) > 2:
         raise ValueError(f"{name} must be LOW,HIGH, not {text!r}")
     return found[0], found[-1]

@@ -10,7 +10,7 @@ from nanobench.core.records import Record, ResultsFile
 from nanobench.load.clients import Done
 from nanobench.load.drive import OUTCOMES, Answer, Ask, Outcome
 from nanobench.load.requests import Mix
-from nanobench.micro.queue_records import Latency
+from nanobench.micro.queue_load import Latency
 
 TOLERANCE = 0.01  # of the rate, and of the length of a run
 

@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 
-from nanobench.core.machine import stamp
+from nanobench.core.machine import place, stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.core.timing import by_turns, seconds
 from nanobench.options import Device, Out
 from nanoinfer.cache.captured import CapturedDense
-from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step
@@ -38,6 +37,10 @@ class Backend(Record):
     keys: int
     backend: str
     seconds: Spread
+
+    @property
+    def shape(self) -> str:
+        return f"{self.what}, B = {self.batch}, {self.queries} × {self.keys}"
 
 
 class ReadLength(Record):
@@ -61,8 +64,7 @@ class AttentionReport(ResultsFile):
 
 def measure(device: Device = None, out: Out = Path("my-bench/attention.json")) -> None:
     """Measure both, print both, and write them."""
-    where = choose_device(device)
-    dtype = choose_dtype(None, where)
+    where, dtype = place(device)
     with torch.inference_mode():
         backends, lengths = tuple(_backends(where, dtype)), tuple(_read_lengths(where, dtype))
     AttentionReport(backends=backends, read_lengths=lengths, **stamp(where, dtype)).save(out)

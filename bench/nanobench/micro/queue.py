@@ -10,15 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
-from nanobench.core.machine import copy_bandwidth, stamp
+from nanobench.core.machine import copy_bandwidth, place, stamp
 from nanobench.core.records import ResultsFile
 from nanobench.micro.queue_arrivals import ArrivalRuns, arrivals
-from nanobench.micro.queue_burst import BurstRuns, burst
-from nanobench.micro.queue_load import CPU, Load, say
-from nanobench.micro.queue_records import Run
-from nanobench.micro.queue_turns import PoolRuns, PrefixRuns, pool, prefix
+from nanobench.micro.queue_load import CPU, Load, Run, say
+from nanobench.micro.queue_parts import BurstRuns, PoolRuns, PrefixRuns, burst, pool, prefix
 from nanobench.options import Device, Out, OwnModel
-from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.weights import load_model
 
 PARTS = ("burst", "arrivals", "prefix", "pool")
@@ -63,8 +60,8 @@ def measure(
     """
     if unknown := set(part or ()) - set(PARTS):
         raise ValueError(f"part must be one of {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
-    where = choose_device(device)
-    on_gpu, dtype = where.type == "cuda", choose_dtype(None, where)
+    where, dtype = place(device)
+    on_gpu = where.type == "cuda"
     asked: dict[str, Any] = {"rows": rows, "requests": requests, "seconds": seconds, "repeats": repeats}
     asked |= {name: [each or None for each in given or ()] for name, given in (("budgets", budget), ("chunks", chunk))}
     usual = Load() if on_gpu else CPU

@@ -90,11 +90,8 @@ def _case(setting: Setting, logits: Tensor, left_out: dict[str, str]) -> Iterato
 
     batch, device = len(logits), logits.device
     rows = [setting.rows(batch, step, device) for step in range(CALLS)]
-    if device.type == "cuda":
-        variants, absent = sampling_variants(setting, logits, rows[0])
-        left_out |= absent
-    else:
-        variants = _of_a_cpu(setting)
+    on_gpu = device.type == "cuda"
+    variants = sampling_variants(setting, logits, rows[0], left_out) if on_gpu else _of_a_cpu(setting)
     calls = {name: partial(lambda call, i: call(logits, rows[i]), sampler) for name, sampler in variants.items()}
     for name, spread in call_seconds(calls, CALLS, REPEATS, device).items():
         print(f"B={batch:<4} {setting.name:22} {name:22} {spread.in_us()}")

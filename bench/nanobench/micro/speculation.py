@@ -20,13 +20,12 @@ from typing import Annotated, Literal, NamedTuple, cast
 import torch
 import typer
 
-from nanobench.core.machine import stamp
+from nanobench.core.machine import place, stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.core.timing import by_turns
 from nanobench.micro.queue_load import ids, made, say
 from nanobench.options import Device, Models, NewTokens, Out, Repeats, Rows
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.speculate.coin import CoinDrafter
@@ -100,8 +99,7 @@ def measure(
     repeats: Repeats = 3,
 ) -> None:  # fmt: skip
     """Measure every case, and the adaptive choice among the largest number of drafts; write after each model."""
-    where = choose_device(device)
-    dtype = choose_dtype(None, where)
+    where, dtype = place(device)
     report = SpeculationReport(new_tokens=new_tokens, **stamp(where, dtype))
     for name in model:
         weights = load_model(name, where, dtype, seed=0)

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 import torch
 import typer
 
-from nanobench.core.machine import stamp
+from nanobench.core.machine import place, stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.core.timing import by_turns
 from nanobench.micro.queue_load import say
@@ -31,7 +31,6 @@ from nanobench.systems.base import Limits, Missing, System
 from nanobench.systems.transformers import Transformers
 from nanobench.systems.vllm import VLLM
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.speculate.engine import DraftEngine
@@ -106,8 +105,7 @@ def measure(
     peers: Annotated[bool, typer.Option(help="transformers and vLLM too, where they are installed.")] = True,
 ) -> None:  # fmt: skip
     """Measure every case; write after each model. Rows bring fewer drafts, or none, where that is faster."""
-    where = choose_device(device)
-    dtype = choose_dtype(None, where)
+    where, dtype = place(device)
     report = SpeculationTextsReport(new_tokens=new_tokens, **stamp(where, dtype))
     for name in model:
         weights, missing = load_model(name, where, dtype, seed=0), list[str]()

@@ -16,14 +16,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 import typer
 
-from nanobench.core.machine import stamp
+from nanobench.core.machine import place, stamp
 from nanobench.core.records import Record, ResultsFile
 from nanobench.core.timing import seconds
 from nanobench.micro.queue_load import greedy
 from nanobench.options import Device, Model, Out
 from nanoinfer import LLM
 from nanoinfer.config import ENGINES
-from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 
@@ -103,8 +102,7 @@ def measure(
     for name in chosen:
         if name not in ENGINES:
             raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {name!r}")
-    where = choose_device(device)
-    dtype = choose_dtype(None, where)
+    where, dtype = place(device)
     weights, steps = load_model(model, where, dtype, seed=0), []
     if where.type == "cpu":
         print("no GPU: the time line has the host's operators, and no kernels below them")

@@ -9,7 +9,6 @@ from nanobench.systems import OTHERS
 from nanoinfer.config import ENGINES, RECIPES
 
 SHORT = {
-    "transformers": "transformers",
     "transformers-nocache": "transformers, no cache",
     "transformers-static-compile": "transformers, static + compile",
     "dense-graph-unfused": "dense-graph, not fused",

@@ -69,7 +69,8 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
         for ax, (label, measure) in zip(axes[:, 0], panels, strict=True):
             lines(ax, results, measure, newest, report.machine.kind)
             if mine is not None:
-                _overlay(ax, mine, model, measure, newest_of(engines_of(results), newest))
+                wide = newest_of(engines_of(results), newest)
+                lines(ax, mine.find(model=model), measure, wide, mine.machine.kind, hollow=True)
             ax.set_yscale("log")
             ax.set_ylabel(label)
             plain_log(ax)
@@ -93,8 +94,13 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
     return Drawing(f"{stem}-throughput", title, alt, header, tuple(_rows(results)), draw, gaps(report, model))
 
 
-def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | None, kind: str) -> None:
-    """One line an engine; a case without a number leaves a gap, and the 10-90% range is a bar."""
+def lines(
+    ax: Axes, results: Sequence[Result], measure: Measure, newest: str | None, kind: str, hollow: bool = False
+) -> None:
+    """One line an engine; a case without a number leaves a gap, and the 10-90% range is a bar.
+
+    hollow: of the reader's own results, laid over in the same colours and with the same markers, dotted.
+    """
     names, batches = engines_of(results), batches_of(results)
     styles = looks(names, newest)
     for name in names:
@@ -105,10 +111,14 @@ def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | N
         y = [spread.median if spread else math.nan for _, spread in found]
         if all(map(math.isnan, y)):
             continue
-        ax.plot(x, y, label=engine_label(name, kind), markeredgecolor=GROUND, **styles[name])
-        bar = {"color": styles[name]["color"], "linewidth": 1, "zorder": 3, "label": "_spread"}
-        for batch, spread in found:
+        color = styles[name]["color"]
+        look: dict[str, Any] = {"label": engine_label(name, kind), "markeredgecolor": GROUND}
+        if hollow:
+            look = {"label": "_mine", "markeredgecolor": color, "linestyle": ":", "markerfacecolor": GROUND}
+        ax.plot(x, y, **styles[name] | look)
+        for batch, spread in found if not hollow else ():
             if spread:
+                bar = {"color": color, "linewidth": 1, "zorder": 3, "label": "_spread"}
                 ax.plot([batch, batch], [spread.p10, spread.p90], **bar)
 
 
@@ -208,20 +218,6 @@ def _last(line: Line2D) -> tuple[float, float]:
     """The last point that has a number."""
     points = zip(*(np.asarray(each, float) for each in line.get_data()), strict=True)
     return [(x, y) for x, y in points if not math.isnan(y)][-1]
-
-
-def _overlay(ax: Axes, mine: Report, model: str, measure: Measure, newest: str | None) -> None:
-    """The reader's own results: the same colours and markers, hollow and dotted."""
-    results = mine.find(model=model)
-    styles = looks(engines_of(results), newest)
-    for name in engines_of(results):
-        found = [
-            (r.case.batch, measure(r)) for r in sorted(results, key=lambda r: r.case.batch) if r.case.engine == name
-        ]
-        known = [(batch, spread.median) for batch, spread in found if spread]
-        if known:
-            look: dict[str, Any] = {**styles[name], "linestyle": ":", "markerfacecolor": GROUND}
-            ax.plot(*zip(*known, strict=True), markeredgecolor=look["color"], label="_mine", **look)
 
 
 def point(value: float | None) -> Spread | None:
