@@ -68,7 +68,7 @@ def run(
     out = out or output_file(f"my-bench/{preset}.json")
     try:
         with Bar() as bar:
-            benchmark = Benchmark(chosen, device, out, bar.say, bar.advance_to)
+            benchmark = Benchmark(chosen, device, out, bar.console.print, bar.advance_to)
             print(benchmark.expect()) if dry_run else benchmark.run()
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)

@@ -125,7 +125,6 @@ class Reader:
 
     # What the parser calls.
     def on_body(self, body: bytes) -> None:
-        self.status = self._parser.get_status_code()
         if self.status != 200:
             self._body += body
             return

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -55,14 +54,7 @@ class SanitizeReport(Saved):
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True)
-class Run:
-    """A process that has ended."""
-
-    returncode: int
-    output: str
-
-
+Run = subprocess.CompletedProcess[str]
 Execute = Callable[[Sequence[str]], Run]
 
 
@@ -86,7 +78,7 @@ def sanitize(only: Sequence[str] | None = None, out: Path | None = None, execute
         if name not in CASES:
             raise ValueError(f"case must be one of {'; '.join(CASES)}, not {name!r}")
     program, execute = find(), execute or _execute
-    version = execute([program, "--version"]).output.strip().splitlines()
+    version = execute([program, "--version"]).stdout.strip().splitlines()
     findings = []
     for tool, cases, expected in (("memcheck", names, 0), ("racecheck", names, 0), ("memcheck", tuple(PLANTED), 1)):
         finding = _check(program, tool, cases, expected, execute)  # type: ignore[arg-type]
@@ -115,17 +107,17 @@ def _check(program: str, tool: Tool, cases: Sequence[str], expected: int, execut
         options += [f"--padding={PADDING}", "--report-api-errors=no"]  # torch asks for symbols that the driver may lack
     done = execute([program, *options, sys.executable, "-m", "nanobench.micro.sanitize_cases", *cases])
     for refusal in REFUSALS:
-        if refusal in done.output:
+        if refusal in done.stdout:
             raise ValueError(f"compute-sanitizer refuses this machine ({refusal}); nothing was checked")
-    found = re.search(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", done.output)
+    found = re.search(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", done.stdout)
     errors = int(found[1] or found[2]) if found else None
-    ran = done.output.count("ran: ")
+    ran = done.stdout.count("ran: ")
     if expected == 0 and errors == 0 and (done.returncode != 0 or ran != len(cases)):
         errors = None  # the program itself failed: that the tool found nothing means nothing
-    lines = [line.lstrip("= ") for line in done.output.splitlines() if line.startswith("=========")]
+    lines = [line.lstrip("= ") for line in done.stdout.splitlines() if line.startswith("=========")]
     first = next((line for line in lines if re.match(r"(Invalid|Error|Race|Program hit|Out-of)", line)), "")
     if errors is None:
-        first = done.output.strip().splitlines()[-1] if done.output.strip() else f"exit code {done.returncode}"
+        first = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else f"exit code {done.returncode}"
     return Finding(tool=tool, cases=tuple(cases), expected=expected, errors=errors, first=first[:200])
 
 
@@ -133,10 +125,9 @@ def _execute(command: Sequence[str]) -> Run:
     """Run a command in which every tensor gets an allocation of its own."""
     environment = {**child_environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     try:
-        done = subprocess.run(
+        return subprocess.run(
             list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
             env=environment, timeout=SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Run(124, f"still running after {SECONDS} s")
-    return Run(done.returncode, done.stdout)
+        return Run(command, 124, f"still running after {SECONDS} s")

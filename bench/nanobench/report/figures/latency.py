@@ -42,7 +42,11 @@ CONTEXT_BATCHES = (1, 8, 64)
 
 def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Drawing | None:
     """p10 to p90 as a bar, p50 and p99 as marks, by engine, at some batch sizes."""
-    results = [r for r in report.find(model=model) if r.itl_s and r.itl_p99_s]
+    quantiles = {
+        r.case: (r.itl_s.p10, r.itl_s.median, r.itl_s.p90, r.itl_p99_s)
+        for r in report.find(model=model) if r.itl_s and r.itl_p99_s
+    }  # fmt: skip
+    results = [r for r in report.find(model=model) if r.case in quantiles]
     names = engines_of(results)
     batches = [b for b in batches_of(results) if b in ITL_BATCHES] or batches_of(results)[:4]
     if not results:
@@ -58,9 +62,7 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
         for ax, batch in zip(axes.flat, batches, strict=False):
             for r in (r for r in results if r.case.batch == batch):
                 y, color = names.index(r.case.engine), styles[r.case.engine]["color"]
-                assert r.itl_s is not None
-                assert r.itl_p99_s is not None
-                p10, p50, p90, p99 = (1e3 * t for t in (r.itl_s.p10, r.itl_s.median, r.itl_s.p90, r.itl_p99_s))
+                p10, p50, p90, p99 = (1e3 * t for t in quantiles[r.case])
                 ax.plot([p90, p99], [y, y], color=color, linewidth=1.4)
                 ax.barh(y, p90 - p10, left=p10, height=0.5, color=color, linewidth=0)
                 ax.plot(p50, y, "|", color=TEXT, markersize=15, markeredgewidth=2)
@@ -88,26 +90,17 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
         return finish(figure, note, margins, marks, at=0.02)
 
     rows = [
-        (r.case.engine, str(r.case.batch), *(seconds(t) for t in (r.itl_s.p10, r.itl_s.median, r.itl_s.p90)),
-         seconds(r.itl_p99_s))
-        for name in names for r in results if r.case.engine == name and r.itl_s and r.itl_p99_s
+        (name, str(case.batch), *map(seconds, times))
+        for name in names for case, times in quantiles.items() if case.engine == name
     ]  # fmt: skip
     title = f"Inter-token latency, {model_label(model)} on {report.machine.device}"
     header = ("engine", "B", "p10", "p50", "p90", "p99")
-    return Drawing(
-        f"{stem}-itl", title, _itl_alt(results, title, batches), header, tuple(rows), draw, gaps(report, model)
-    )
-
-
-def _itl_alt(results: Sequence[Result], title: str, batches: Sequence[int]) -> str:
-    text = f"{title}: bars from the 10% to the 90% quantile of single steps, a mark at the median, a line to p99."
+    alt = f"{title}: bars from the 10% to the 90% quantile of single steps, a mark at the median, a line to p99."
     for batch in batches:
-        medians = [
-            f"{engine_label(r.case.engine)} {seconds(r.itl_s.median)}"
-            for r in results if r.case.batch == batch and r.itl_s
-        ]  # fmt: skip
-        text += f" Medians at batch {batch}: {'; '.join(medians)}."
-    return text
+        at = [(case.engine, times) for case, times in quantiles.items() if case.batch == batch]
+        medians = "; ".join(f"{engine_label(engine)} {seconds(p50)}" for engine, (_, p50, *_) in at)
+        alt += f" Medians at batch {batch}: {medians}."
+    return Drawing(f"{stem}-itl", title, alt, header, tuple(rows), draw, gaps(report, model))
 
 
 def context(report: Report, stem: str, model: str, newest: str | None = None) -> Drawing | None:
