@@ -17,7 +17,10 @@ DATA = (
     "gpt2.tiktoken", "generate.schema.json", "doctor.schema.json", "small/model.safetensors", "small/config.json",
     "small/README.md", "small/sources.tsv",
 )  # fmt: skip
-LESSONS = ("README.md", "exercises/ex1_attention.py", "exercises/quiz.json", "exercises/strength.json")
+LESSONS = (
+    "README.md", "exercises/ex1_attention.py", "exercises/ex1_attention.md", "exercises/quiz.json",
+    "exercises/strength.json",
+)  # fmt: skip
 
 pytestmark = checkout
 

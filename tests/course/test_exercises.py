@@ -14,7 +14,7 @@ from nanocourse.authoring import chapter_strength, strength
 from nanocourse.checks.check import check_exercise
 from nanocourse.checks.known_mistakes import Solve, Tells
 from nanocourse.checks.runner import Workers
-from nanocourse.exercises import answers, chapters, kernels, sources
+from nanocourse.exercises import answers, chapters, kernels, page, sources
 from nanocourse.exercises.bank import wrong_answers
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise, Right, Wrong
@@ -117,6 +117,18 @@ def test_the_bank_is_large_enough(exercise: Exercise) -> None:
     assert len({wrong.name for wrong in exercise.wrong}) == len(exercise.wrong)
     assert all(wrong.origin.strip() for wrong in exercise.wrong)
     assert all(exercise.equivalent.values())
+
+
+@pytest.mark.parametrize(
+    "part, said",
+    [("# 1.1 ", "a title behind `# 1.1 `"), ("## What always holds", "a task"), ("## Hints", "invariants as a list"),
+     ("<summary>Place", "the folded hint Place"), ("```text", "the folded hint Pseudocode, in a fence")],
+)  # fmt: skip
+def test_a_page_that_lacks_a_part_is_told(part: str, said: str, tmp_path: Path) -> None:
+    text = EXERCISES[0].path.with_suffix(".md").read_text(encoding="utf-8")
+    (tmp_path / "ex1.md").write_text(text.replace(part, ""), encoding="utf-8")
+    with pytest.raises(ValueError, match=f"^ex1.md lacks {said}"):
+        page.texts(tmp_path / "ex1.md", "1.1")
 
 
 @pytest.mark.gpu

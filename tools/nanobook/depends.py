@@ -40,7 +40,7 @@ READS = {
     "chapters/05-queue/exercises/ex7_starved.py": ("chapters/05-queue/lies/*.py",),
     "chapters/08-parallel/exercises/liars.py": ("chapters/08-parallel/lies/*.py",),
     "tools/nanocourse/exercises/chapters.py": (
-        "chapters/0{chapter}-*/exercises/ex{number}_*.py", "chapters/0{chapter}-*/exercises/chapter.json",
+        "chapters/0{chapter}-*/exercises/ex{number}_*", "chapters/0{chapter}-*/exercises/chapter.json",
         "chapters/0{chapter}-*/exercises/wrong.toml",
     ),
     "tools/nanocourse/authoring/chapter_strength.py": ("chapters/0{chapter}-*/exercises/strength.json",),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import FAR, Call, Case, call, large_in_turn
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import FAR, Call, Case, Check, Function, Places, Spec, call, large_in_turn
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
@@ -28,8 +24,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
     return (weights @ v).transpose(1, 2)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """NoCache.attend pads for it. Every row's whole context is there, so a column's number is its position."""
 
     def attend(self: Any, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -37,8 +32,7 @@ def swap(mine: Function) -> Iterator[None]:
         result = mine(*map(plan.padded, (q, k, v)), positions).to(q.dtype)  # it may compute in a wider type
         return plan.packed(result)
 
-    with replaced("nanoinfer.cache.none:NoCache.attend", attend):
-        yield
+    return {"nanoinfer.cache.none:NoCache.attend": attend}
 
 
 def _example() -> Call:
@@ -48,43 +42,13 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Attention with given positions",
     reference=attention,
-    task=(
-        "Write causal attention for B rows of T tokens, in H heads of size D. Column i of a row is *not* always "
-        "token i\n"
-        "of its text: where a token stands is told by `positions`, and that alone decides who may read whom."
-    ),
-    invariants=(
-        "a query reads its own position, and none that is higher",
-        "weights over the keys that a query reads sum to 1",
-        "heads do not mix, and neither do rows",
-        "putting a row's columns into another order, positions included, puts its results into that order and changes"
-        " nothing else",
-    ),
     lines=5,
     example=_example,
     section="Who may read whom",
     axes=("row", "column", "head", "channel"),
-    tolerance=1e-4,
     refuse=("nanoinfer.cache.none:NoCache.attend", "nanoinfer.cache.dense:DenseCache.attend"),
     swap=swap,
-    hints=(
-        "Invariant: shuffle the columns of a row together with their positions, and every token must still get the "
-        "same\n"
-        "result. A triangle of row numbers breaks this at once.",
-        "Place: what is hidden is decided between the scores and the softmax, in a table of the shape (B, 1, T, T), "
-        "true\n"
-        "where the key of a column stands after the query of a line. Compare `positions` with itself, once laid out "
-        "along\n"
-        "the last dimension and once along the one before it.",
-        "Pseudocode:\n"
-        "  heads to the front, so that each head is a batch of matrices\n"
-        "  table of scores = every query with every key, over the square root of the size of one head\n"
-        "  cross out the cells where the key's place in the text is beyond the query's\n"
-        "  make each line of the table sum to one\n"
-        "  mix the values by it, and put the heads back where they were",
-    ),
 )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,9 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanocourse.exercises.cases import MANY, Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import MANY, Call, Case, Check, Function, Places, Spec, call
 
 
 def block(
@@ -43,8 +40,7 @@ def block(
     return x + linear(inner, "mlp.c_proj")
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """GPT2.hidden runs this block in every layer."""
 
     def hidden(self: Any, batch: Any, attend: Any) -> Tensor:
@@ -54,8 +50,7 @@ def swap(mine: Function) -> Iterator[None]:
             x = out.to(x.dtype)  # it may compute in a wider type
         return F.layer_norm(x, x.shape[-1:], self.ln_f.weight, self.ln_f.bias, self.config.layer_norm_epsilon)
 
-    with replaced("nanoinfer.model.gpt2:GPT2.hidden", hidden):
-        yield
+    return {"nanoinfer.model.gpt2:GPT2.hidden": hidden}
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -78,19 +73,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The block",
     reference=block,
-    task=(
-        "Write one block: attention's half, then the MLP's half. Each half reads the residual stream normalised, "
-        "and adds\n"
-        "its result to the stream as it was."
-    ),
-    invariants=(
-        "the residual stream itself is never normalised: with both projections at zero, x comes back unchanged",
-        "the MLP reads the stream with attention's update in it",
-        "`attend` is called once, with all tokens",
-        "but for `attend`, no token knows of another",
-    ),
     lines=9,
     example=_example,
     section="One block",
@@ -102,21 +85,6 @@ EXERCISE = Spec(
         "nanoinfer.cache.none:forward_logits",
     ),
     swap=swap,
-    hints=(
-        "Invariant: out - x is the sum of two updates, and each update depends on x only through a LayerNorm of its "
-        "own.\n"
-        "Set one half's projection to zero in your head, and check the other half alone.",
-        "Place: what needs care is where the three of q, k and v are told apart. The 3 * C numbers of a token are "
-        "first all\n"
-        "queries, then all keys, then all values; within each, head after head. So the axis of length 3 comes "
-        "before the\n"
-        "axis of the heads.",
-        "Pseudocode:\n"
-        "  first half: normalise a copy by ln_1, map it to three times the width, cut it into q, k, v with their "
-        "heads\n"
-        "  ask attend, lay the heads side by side, map by the square matrix, add to the stream\n"
-        "  second half: normalise a copy of the new stream by ln_2, widen, GELU, narrow, add to the stream",
-    ),
 )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 
 def _example() -> Call:
@@ -14,41 +13,12 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The filters",
     reference="nanoinfer.engine.sampling:threshold",
-    task=(
-        "Sampling chooses among the ids whose score is at least a threshold. Find the threshold of each row, from its\n"
-        "top_k and its top_p, which is above 0 and at most 1. Scores are finite, and as high or low as they come: the\n"
-        "caller has divided them by the temperature already."
-    ),
-    invariants=(
-        "top_k 0, or one beyond the vocabulary, keeps all ids; top_p 1 keeps all that top_k kept",
-        "at least one id of each row is kept, however small top_p is",
-        "a row's threshold depends on its own scores, top_k and top_p alone",
-        "top_p counts probabilities among the ids that top_k kept, ties with the k-th included",
-    ),
     tolerance=1e-9,  # it is one of the scores, to the last digit
     lines=10,
     example=_example,
     section="Which tokens may be chosen",
     axes=("row", "column"),
-    hints=(
-        "Invariant: an id is kept by top_p if the probability of all ids *ahead* of it is still below top_p. So the "
-        "most\n"
-        "probable id is always kept, and the id that crosses top_p is kept too.",
-        "Place: sort each row from high to low and work on the sorted scores. Both filters come down to one question:\n"
-        "how many of them are kept? The threshold is the last score kept. Rows have different counts, so the last "
-        "kept\n"
-        "score is picked by an index tensor of shape (B, 1), not by a slice. What top_k has dropped stays dropped:\n"
-        "the sum ahead of it may be rounded to just below 1.",
-        "Pseudocode:\n"
-        "  order each row, highest first\n"
-        "  a = the score at rank top_k (at the last rank for top_k 0 or one beyond the vocabulary)\n"
-        "  turn the ordered scores into probabilities, with everything below a counting as impossible\n"
-        "  ahead = running total of these probabilities, without the own one\n"
-        "  b = the score at the last rank whose `ahead` is below top_p (minus infinity where top_p is 1)\n"
-        "  answer: the higher of a and b",
-    ),
 )
 
 

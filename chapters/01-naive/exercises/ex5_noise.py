@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import MANY, Call, Case, call
-from nanocourse.exercises.exercise import IMPORTS, Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import IMPORTS, MANY, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.sampling import random_bits
 
 # Seeds whose hash at step 1 is, for one of the ids below 8: small or middling; 0, or even and small; close to 2^32.
@@ -20,41 +16,19 @@ EVEN = (539065626, 867483917, 356718157, 356730991)
 LARGE = (499214, 9771805, 11627064)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """Noise of all ids comes from it, and on a CPU that of the few that are looked at."""
 
     def noise(rows: Any, ids: Tensor) -> Tensor:
         return mine(rows.seed, rows.step, int(ids.max()) + 1).gather(1, ids)
 
-    with replaced("nanoinfer.engine.sampling:gumbel", mine), replaced("nanoinfer.engine.cpu_sampling:noise", noise):
-        yield
-
-
-def _example() -> Call:
-    return call(torch.tensor([7, 8]), torch.tensor([0, 0]), 4)
+    return {"nanoinfer.engine.sampling:gumbel": mine, "nanoinfer.engine.cpu_sampling:noise": noise}
 
 
 EXERCISE = Spec(
-    title="A row's own noise",
     reference="nanoinfer.engine.sampling:gumbel",
-    task=(
-        "Sampling adds Gumbel noise to the scores and takes the highest (the Gumbel-max trick). Make the noise of a "
-        "batch\n"
-        "out of 32 hashed bits for each row and id: nanoinfer.engine.sampling.random_bits is lent to you, and needs "
-        "seed and\nstep laid out so that they broadcast over the ids.\n"
-        "Work in float32. u = (bits | 1) / 2^32 can round to 1 there, so clamp u to at most 1 - 2^-24.\n"
-        "E = -log(1 - u), to full precision also where u is tiny. The noise is -log(E).\n"
-        "There may be 70,000 ids, so a loop over ids takes too long: random_bits takes all of them at once."
-    ),
-    invariants=(
-        "the noise of (seed, step, id) is the same in whatever row it stands, and beside whatever neighbours",
-        "another seed, another step or another id gives other noise",
-        "the noise is finite",
-        "no generator is made: nothing is left behind by a call",
-    ),
     lines=6,
-    example=_example,
+    example=lambda: call(torch.tensor([7, 8]), torch.tensor([0, 0]), 4),
     swap=swap,
     section="A sequence's own noise",
     axes=("row", "id"),
@@ -62,21 +36,6 @@ EXERCISE = Spec(
     exact=True,
     tolerance=5e-6,
     imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import random_bits"),
-    hints=(
-        "Invariant: take a row out of the batch, run it alone, and its noise is the same to the last bit. Whatever "
-        "hands\n"
-        "out random numbers in order cannot do that; a function of (seed, step, id) can.",
-        "Place: the hash wants a table of B lines and vocab_size columns. Seeds and steps belong to the lines, ids "
-        "to the\n"
-        "columns: shapes (B, 1), (B, 1) and (vocab_size,) broadcast to it. Then look at u near 0: what is 1 - u in "
-        "float32\n"
-        "for u = 2^-30? There is a function in torch made for this, and a series would do as well.",
-        "Pseudocode:\n"
-        "  table of hashed bits, lines by seed and step, columns by id\n"
-        "  to floats between zero and one, neither end reached\n"
-        "  to a standard exponential: minus the logarithm of what is left to one, computed without losing a tiny u\n"
-        "  to Gumbel: minus the logarithm of that",
-    ),
 )
 
 

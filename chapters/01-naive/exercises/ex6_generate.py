@@ -5,15 +5,12 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanocourse.exercises.toy_model import Toy
 from nanoinfer.cache.none import forward_logits
 
@@ -45,8 +42,7 @@ def generate(
     return new
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """Engine.step runs it for the request that waits longest, with the plain pass over the whole context."""
 
     def step(self: Any) -> list[Any]:
@@ -65,8 +61,7 @@ def swap(mine: Function) -> Iterator[None]:
         self.cancel(s, RuntimeError(told))
         return []
 
-    with replaced("nanoinfer.engine.engine:Engine.step", step):
-        yield
+    return {"nanoinfer.engine.engine:Engine.step": step}
 
 
 def _tokens(engine: Any, mine: Function, s: Any) -> Iterator[tuple[int, float]]:
@@ -102,19 +97,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Generate in fifteen lines",
     reference=generate,
-    task=(
-        "Write the loop: the whole text through the model, a token chosen from the logits after its last one, that "
-        "token\n"
-        "after the text, and again, until something ends it."
-    ),
-    invariants=(
-        "n new tokens take n passes through the model, each over the whole text so far",
-        "the last new token never goes through the model",
-        "a stop token in the prompt ends nothing",
-        "prompt and new tokens together never exceed the context",
-    ),
     lines=10,
     example=_example,
     section="The loop",
@@ -128,22 +111,6 @@ EXERCISE = Spec(
         "nanoinfer.llm:LLM.generate",
     ),
     swap=swap,
-    hints=(
-        "Invariant: when k tokens are new, the next pass is over len(prompt) + k tokens, and the number of the step "
-        "is k.\n"
-        "Check it for k = 0 and for the last one.",
-        "Place: three things end the loop, and they are asked at two places. Whether there is room, by count or by "
-        "context,\n"
-        "is asked before a pass; whether the token was a stop token, after it has been taken into the result.",
-        "Pseudocode:\n"
-        "  keep two lists: the text, which begins as a copy of the prompt, and the new tokens\n"
-        "  as long as neither count nor context is used up:\n"
-        "      one pass over the text; the logits that count are those behind its last token\n"
-        "      choose, telling how many are new already\n"
-        "      the token goes into both lists\n"
-        "      leave if it stops\n"
-        "  hand back what is new",
-    ),
 )
 
 
@@ -181,8 +148,7 @@ def _call(
 
 
 def _prompt(case: Case, low: int = 2, high: int = 5) -> list[int]:
-    tokens: list[int] = case.ints("prompt", 0, 11, case.size("prompt tokens", low, high)).tolist()
-    return tokens
+    return case.ints("prompt", 0, 11, case.size("prompt tokens", low, high)).tolist()
 
 
 def ends_by_count(case: Case) -> Call:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import IMPORTS, Call, Case, Check, Spec, call
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 
@@ -30,43 +29,14 @@ def _shape(config: ModelConfig) -> dict[str, int]:
     return {"n_layer": config.n_layer, "n_embd": config.n_embd, "vocab_size": config.vocab_size}
 
 
-def _example() -> Call:
-    return call(_shape(PRESETS["gpt2"]), 100, 2)
-
-
 EXERCISE = Spec(
-    title="What a pass costs",
     reference=cost,
-    task=(
-        "Before anything is measured: count what one pass through the model does. `nanoinfer course predict 1` then "
-        "puts\n"
-        "such numbers beside a clock."
-    ),
-    invariants=(
-        "arithmetic grows faster than in proportion to the tokens, by the square that attention has in it",
-        "weights are read once a pass, however many tokens go through",
-        "the number of launches does not depend on the tokens at all",
-    ),
     lines=8,
-    example=_example,
+    example=lambda: call(_shape(PRESETS["gpt2"]), 100, 2),
+    imports=IMPORTS,
     section="What it costs, and where it loses",
     typed=True,
     exact=True,
-    tolerance=1e-9,
-    hints=(
-        "Invariant: at one token, the arithmetic is about two operations for each number that is read. At two "
-        "tokens it has\n"
-        "doubled, and a little more; what is read has hardly changed.",
-        "Place: count one block. Its four matrices are C by 3C, C by C, C by 4C and 4C by C. A product of (T, n) with\n"
-        "(n, m) takes 2 * T * n * m operations. Attention has two products of its own, and neither has a weight in it.",
-        "Pseudocode:\n"
-        "  per block, arithmetic: every token with every number of the four matrices, then queries with keys, then "
-        "the\n"
-        "  values summed up; twice each\n"
-        "  the head for a single token\n"
-        "  read: blocks with biases and both norms, last norm, embedding, and as many position rows as tokens\n"
-        "  launched: what stands in the docstring, counted out",
-    ),
 )
 
 

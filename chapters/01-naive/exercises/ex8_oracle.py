@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 from nanocourse.exercises.toy_model import LastOften, NearTies, Toy
 
 VOCAB, CONTEXT = 24, 16
@@ -221,38 +220,12 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The oracle's test",
     reference=check_engine,
-    task=(
-        "Write the test that a new engine must pass. It is marked both ways: right engines must pass it, and "
-        "engines with\n"
-        "one mistake each must fail it, with an AssertionError."
-    ),
-    invariants=(
-        "fluent text proves nothing, and neither does an engine that agrees with itself",
-        "each token is judged on the text that its own row has produced, so one near-tie does not condemn the rest",
-        "a mistake may be in one row, in one place, in the second call alone, where a call has one prompt alone, or"
-        " only for some max_tokens: try small ones, and ones up to the context",
-    ),
     lines=12,
     example=_example,
     section='What "equal tokens" means',
     refuse=("nanoinfer.verify:verify_tokens",),
     verdicts=True,
-    hints=(
-        "Invariant: an engine is right if every token it chose is (all but) the oracle's own choice after the same "
-        "text.\n"
-        "So what has to vary is the situation: lengths of prompts, place in the batch, place in the context, call.",
-        "Place: most mistakes escape because of the prompts, not because of the comparison. Which rows exist only "
-        "in a\n"
-        "ragged batch? When is the last position of the context reached? What is different about a second call?",
-        "Pseudocode:\n"
-        "  twice, with fresh random prompts of several lengths, one of a single token; once for few tokens, once to "
-        "the end:\n"
-        "      run the engine; are there as many rows as prompts, and as many tokens as there should be?\n"
-        "      for each row: the oracle's logits after prompt and after each new token but the last\n"
-        "      at each place, is the chosen token's logit within the tolerance of the highest?",
-    ),
 )
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import MANY, Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import MANY, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.cache.captured import CapturedDense
 
 
@@ -33,8 +29,7 @@ def write(
     return keys[:, :-1], values[:, :-1]
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """DenseCache.write, for steps that are padded to a rectangle; a result that is a copy is copied back."""
     with_dummy: WeakSet[Any] = WeakSet()
 
@@ -51,8 +46,7 @@ def swap(mine: Function) -> Iterator[None]:
             if new.data_ptr() != held.data_ptr():
                 held[:, :-1] = new
 
-    with replaced("nanoinfer.cache.dense:DenseCache.write", write):
-        yield
+    return {"nanoinfer.cache.dense:DenseCache.write": write}
 
 
 def _example() -> Call:
@@ -64,18 +58,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Write by position",
     reference=write,
-    task=(
-        "Write a step's keys and values into the cache. A token's slot is its position, in its own row of the cache\n"
-        "and in the layer that is being computed. Padding must not touch anybody's slots. The dummy row is there\n"
-        "for it, so that every token can be written and none has to be left out. The engine does it in place."
-    ),
-    invariants=(
-        "a slot changes only if a real token of this step stands at its position, in its row and layer",
-        "the first row of the step need not be the first row of the cache",
-        "the order of tokens makes no difference: what counts is row and position",
-    ),
     lines=4,
     example=_example,
     pure=False,  # the pool may be written to
@@ -85,17 +68,6 @@ EXERCISE = Spec(
     contiguous=("keys", "values"),
     refuse=("nanoinfer.cache.dense:DenseCache.write", "nanoinfer.cache.dense:DenseCache.attend"),
     swap=swap,
-    hints=(
-        "Invariant: write the position itself into every key. Afterwards slot 7 of a row may hold a 7 or what it held\n"
-        "before, and nothing else.",
-        "Place: one assignment a tensor is enough. On its left side stand the layer and two tensors of shape (N,):\n"
-        "which row of the cache, and which slot of it. The second is there already. The first is what `rows` says,\n"
-        "but for padding, which goes to the last row of all.",
-        "Pseudocode:\n"
-        "  for real tokens the row that they name, for the others the dummy row\n"
-        "  assign the new keys to the cache's keys there, and the values likewise\n"
-        "  hand back everything but the dummy row",
-    ),
 )
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import MANY, Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import MANY, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.dense import DenseCache
 
@@ -28,8 +24,7 @@ def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tenso
     return torch.arange(S, device=positions.device) <= positions[:, None, :, None]
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """DenseCache.plan makes its mask with it, for prompts too, which the engine reads without a mask."""
     plan = DenseCache.plan
 
@@ -39,46 +34,16 @@ def swap(mine: Function) -> Iterator[None]:
         mask = self.k.new_zeros(visible.shape).masked_fill(~visible, -torch.inf)
         return plan(self, batch)._replace(mask=mask)
 
-    with replaced("nanoinfer.cache.dense:DenseCache.plan", plan_with_mine):
-        yield
-
-
-def _example() -> Call:
-    return call(torch.tensor([[2, 3]]), 4, 6, 1024)
+    return {"nanoinfer.cache.dense:DenseCache.plan": plan_with_mine}
 
 
 EXERCISE = Spec(
-    title="The mask of a cached step",
     reference=visible,
-    task=(
-        "A step brings T new tokens a row, and the cache holds those before. Say which slots each query may read. One\n"
-        "rule serves a whole prompt, a chunk of one, and a single new token.\n"
-        "Reading every slot of the cache would be a waste, and reading exactly as many as needed would give a new\n"
-        "shape at each step. So as many are read as are needed, rounded up."
-    ),
-    invariants=(
-        "a query may read its own slot and all before it in its own row: its position + 1 slots",
-        "the same tokens in one step or in several give the same lines of the mask",
-        "no line of the mask is empty",
-        "the number of slots read is the same for all rows of a step, and grows by steps",
-    ),
     lines=3,
-    example=_example,
+    example=lambda: call(torch.tensor([[2, 3]]), 4, 6, 1024),
     section="The mask of a cached step",
     axes=("row", "head", "query", "slot"),
-    tolerance=0.1,
     swap=swap,
-    hints=(
-        "Invariant: count the True in a line. It is the query's position plus one, whatever the step is: prefill,\n"
-        "chunk or decode. If your count depends on the number of columns, it is a triangle of columns.",
-        "Place: it is one comparison of two tensors that broadcast against each other. Slots run along the last\n"
-        "dimension; positions keep rows and queries in front of it, and get a dimension of size 1 for the heads, and\n"
-        "one for the slots. Rounding up is a division that rounds down, of the negative number.",
-        "Pseudocode:\n"
-        "  how many slots: `longest` rounded up to whole multiples, or all of the row if that is fewer\n"
-        "  number these slots from 0\n"
-        "  a slot is visible to a query unless its number is beyond the query's position",
-    ),
 )
 
 MULTIPLES = (4, 8)
@@ -150,6 +115,4 @@ def any_step(case: Case) -> Call:
     }[kind])  # fmt: skip
 
 
-CHECKS = (
-    Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 27, wide=True),
-)  # fmt: skip
+CHECKS = (Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 27, wide=True))

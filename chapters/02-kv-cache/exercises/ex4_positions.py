@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,9 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import FAR, MANY, Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import FAR, MANY, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.model.batch import Batch
 
 
@@ -28,8 +24,7 @@ def places(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     return positions, before + counted[:, -1]
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """Batch.of gives a step its positions, and each sequence goes on where the solution says."""
     of: Any = Batch.of
     following: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -42,8 +37,7 @@ def swap(mine: Function) -> Iterator[None]:
         following.update(zip([s for s, _, _ in work], after.tolist(), strict=True))
         return replace(batch, positions=batch.packed(positions.long()))
 
-    with replaced("nanoinfer.model.batch:Batch.of", classmethod(of_mine)):
-        yield
+    return {"nanoinfer.model.batch:Batch.of": classmethod(of_mine)}
 
 
 def _example() -> Call:
@@ -51,38 +45,14 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Where a row goes on",
     reference=places,
-    task=(
-        "Rows of different lengths share a step, so some columns are padding. Say where every token stands in its own\n"
-        "text, and at which position each row's next token will stand. Part of a row's text may have been in the\n"
-        "cache before this step."
-    ),
-    invariants=(
-        "a row's positions and its next one are the same whatever padding it has, on whichever side",
-        "the real tokens of a row stand at before, before + 1, before + 2, ...",
-        "the next token's position is how many tokens the row has then: no slot is left out, none is written twice",
-    ),
     lines=4,
     example=_example,
     section="Padding, and where decode goes on",
     axes=("of positions, next: number", "row", "column"),
     typed=True,
     exact=True,
-    tolerance=0.1,
     swap=swap,
-    hints=(
-        "Invariant: put one more column of padding before a row, or behind it. No token may move, and the row's next\n"
-        "token may not either.",
-        "Place: a token's position is how many tokens of its row stand before it, in the cache and in this step. What\n"
-        "counts is tokens, not columns; torch has a running total for a dimension. The next position follows from the\n"
-        "same total, at its end.",
-        "Pseudocode:\n"
-        "  running total of the real columns, along each row\n"
-        "  position: what was there before, and the total, less the token itself\n"
-        "  padding gets 0\n"
-        "  next: what was there before, and the whole total",
-    ),
 )
 
 

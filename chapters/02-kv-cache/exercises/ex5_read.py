@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call, large_in_turn
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call, large_in_turn
 from nanoinfer.cache.dense import DenseCache
 
 
@@ -32,8 +28,7 @@ def read(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
     return products.masked_fill(hidden[..., None], 0.0).sum(3).transpose(1, 2)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """DenseCache.read, for prompts too, in a cache whose slots begin with NaN in every position."""
     plan = DenseCache.plan
 
@@ -54,13 +49,11 @@ def swap(mine: Function) -> Iterator[None]:
         positions = plan.batch.padded(plan.batch.positions + 1) - 1  # (B, T), -1 where padding fills a row up
         return plan.batch.packed(mine(plan.batch.padded(q), keys, values, positions).to(q.dtype))
 
-    with (
-        replaced("nanoinfer.cache.dense:DenseCache.plan", plan_to_read),
-        replaced("nanoinfer.cache.dense:DenseCache.keep", keep_from_nan),
-        replaced("nanoinfer.cache.captured:CapturedDense.begin", begin_with_nan),
-        replaced("nanoinfer.cache.dense:DenseCache.read", read),
-    ):
-        yield
+    dense = "nanoinfer.cache.dense:DenseCache"
+    return {
+        f"{dense}.plan": plan_to_read, f"{dense}.keep": keep_from_nan, f"{dense}.read": read,
+        "nanoinfer.cache.captured:CapturedDense.begin": begin_with_nan,
+    }  # fmt: skip
 
 
 def _example() -> Call:
@@ -69,45 +62,17 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Read what is yours",
     reference=read,
-    task=(
-        "A row of the cache is given to a new text. Nothing was erased, and the memory may never have been set to\n"
-        "anything at all. Compute attention so that each query's result depends on the slots that it may read, and on\n"
-        "these alone, whatever stands in the others."
-    ),
-    invariants=(
-        "fill every slot that a query does not read with NaN, in keys and values: its result stays the same number",
-        "a NaN in a slot that *is* read is not swept under the carpet: it comes out",
-        "a padding query gives zeros, not NaN",
-        "what one query of a chunk may not read, the next one may",
-    ),
     lines=7,
     example=_example,
     section="Old slots, empty slots, NaN",
     axes=("row", "column", "head", "channel"),
-    tolerance=1e-4,
     refuse=(
         "nanoinfer.cache.dense:DenseCache.read",
         "nanoinfer.cache.dense:DenseCache.attend",
         "nanoinfer.cache.none:NoCache.attend",
     ),
     swap=swap,
-    hints=(
-        "Invariant: a weight of zero is not enough. What is 0 * NaN? And what is NaN + (-inf)? Whatever is hidden\n"
-        "must be *replaced* before it meets an operation that carries it on.",
-        "Place: there are two such operations. Scores of hidden slots are replaced before the softmax. And what\n"
-        "hidden values give is replaced before it is summed up; which ones are hidden differs from query to query of\n"
-        "a chunk, so this is done on a tensor that knows both query and slot. A padding query has no slot left: ask\n"
-        "what the softmax makes of that, and what becomes of it afterwards.",
-        "Pseudocode:\n"
-        "  heads to the front\n"
-        "  a table of what each query must not read, from slot numbers and positions\n"
-        "  scores over the root of the head's size; hidden ones become minus infinity; softmax\n"
-        "  every weight times every value, one vector for each pair of query and slot\n"
-        "  in the pairs that are hidden, zeros\n"
-        "  sum over the slots, heads back where they were",
-    ),
 )
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import IMPORTS, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 
@@ -28,15 +24,13 @@ def budget(shape: dict[str, int], memory: int, slots: int, bytes_per_number: int
     return {"token": token, "row": row, "rows": max(0, free // row - 1)}
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """DenseCache.bytes, by which a cache that does not fit is refused."""
 
     def bytes_of(config: ModelConfig, max_batch: int, max_len: int, dtype: torch.dtype) -> Any:
         return max_batch * mine(_shape(config), 0, max_len, dtype.itemsize)["row"]
 
-    with replaced("nanoinfer.cache.dense:DenseCache.bytes", staticmethod(bytes_of)):
-        yield
+    return {"nanoinfer.cache.dense:DenseCache.bytes": staticmethod(bytes_of)}
 
 
 def _shape(config: ModelConfig) -> dict[str, int]:
@@ -44,42 +38,16 @@ def _shape(config: ModelConfig) -> dict[str, int]:
     return {name: getattr(config, name) for name in names}
 
 
-def _example() -> Call:
-    return call(_shape(PRESETS["gpt2"]), 16_000_000_000, 1024, 2)
-
-
 EXERCISE = Spec(
-    title="Bytes of a cache",
     reference=budget,
-    task=(
-        "Before a cache is made: count what a token takes, what a row takes, and how many rows a device can hold\n"
-        "beside the model. A dense cache has room for the longest text in every row, whatever stands in it."
-    ),
-    invariants=(
-        "what a token takes does not depend on how the width is divided into heads",
-        "twice as many slots, twice as many bytes a row; the weights stay what they are",
-        "one row more than `rows` says does not fit",
-    ),
     lines=5,
-    example=_example,
+    example=lambda: call(_shape(PRESETS["gpt2"]), 16_000_000_000, 1024, 2),
+    imports=IMPORTS,
     section="What a token costs in memory",
     typed=True,
     exact=True,
-    tolerance=1e-12,
     refuse=("nanoinfer.cache.dense:DenseCache.bytes",),
     swap=swap,
-    hints=(
-        "Invariant: gpt2 has 12 layers and a width of 768. In 2 bytes a number, a token takes 36,864 bytes. Find the\n"
-        "factors of it.",
-        "Place: what attention keeps of a token is one key and one value in each layer, for all heads together. What\n"
-        "limits the batch is what the weights leave of the memory; and the cache that is made has a row more than the\n"
-        "batch.",
-        "Pseudocode:\n"
-        "  token: two vectors of the model's width for every layer, in bytes\n"
-        "  row: as many of them as there are slots\n"
-        "  subtract the weights from the memory, see how many whole rows go into the rest\n"
-        "  one of them is the dummy row; a negative count means none",
-    ),
 )
 
 

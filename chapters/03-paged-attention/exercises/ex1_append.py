@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 
 
 def grow(
@@ -31,8 +27,7 @@ def grow(
     return owned, free
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """BlockManager.grow asks it, slot by slot, and takes what it answers."""
 
     def grow_slot(self: Any, slot: int, tokens: int) -> None:
@@ -42,50 +37,20 @@ def swap(mine: Function) -> Iterator[None]:
         self.reserved[slot] -= len(after) - len(owned)
         owned[:], self.free[:] = after, free
 
-    with replaced("nanoinfer.cache.blocks:BlockManager.grow", grow_slot):
-        yield
-
-
-def _example() -> Call:
-    return call([[7], [2, 5]], [5, 8], [9, 3, 6], 4)
+    return {"nanoinfer.cache.blocks:BlockManager.grow": grow_slot}
 
 
 EXERCISE = Spec(
-    title="Append to blocks",
     reference=grow,
-    task=(
-        "Before each step every row must own the blocks that the step will write into. Give the rows what they lack,\n"
-        "and no more."
-    ),
-    invariants=(
-        "afterwards a row of n tokens owns n / block_size blocks, rounded up, or as many as it had, if that is more",
-        "the blocks that a row had stay where they were in its list",
-        "no block is owned twice, and owned and free ones together are those that came in",
-    ),
     lines=7,
-    example=_example,
+    example=lambda: call([[7], [2, 5]], [5, 8], [9, 3, 6], 4),
     pure=False,  # the lists may be changed
     section="When a row takes a block",
     axes=(("owned", "row", "block"), ("free", "place")),
     typed=True,
     exact=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.cache.blocks:BlockManager.grow",),
     swap=swap,
-    hints=(
-        "Invariant: after the step, blocks owned times block_size is at least the length, and with one block less it\n"
-        "would not be. Try a length of one block exactly, and of one token more: the newest token is counted in it.",
-        "Place: all that is to be decided is whether a row still lacks a block. A prompt can lack several at once,\n"
-        "so that question is asked again after each block. What a row took before says nothing about where its next\n"
-        "block lies.",
-        "Pseudocode:\n"
-        "  copy what came in\n"
-        "  row after row, as long as the blocks it has hold fewer tokens than its text:\n"
-        "      complain if there is nothing to take\n"
-        "      move the last free block behind the row's own\n"
-        "  hand both back",
-    ),
 )
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.cache.captured import CapturedPaged
 
 
@@ -29,16 +25,14 @@ def slot_mapping(tables: Tensor, row: Tensor, positions: Tensor, block_size: int
     return torch.where(row < len(tables), slots, 0)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """PagedCache.places is this. Where the last line of tables is the dummy slot's, it is held back."""
 
     def places(self: Any, batch: Any) -> Tensor:
         tables = self.tables[:-1] if isinstance(self, CapturedPaged) else self.tables
         return mine(tables, batch.row, batch.positions, self.block_size).flatten().long()
 
-    with replaced("nanoinfer.cache.paged:PagedCache.places", places):
-        yield
+    return {"nanoinfer.cache.paged:PagedCache.places": places}
 
 
 def _example() -> Call:
@@ -47,39 +41,14 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="A slot for every token",
     reference=slot_mapping,
-    task=(
-        "A step brings tokens of several rows, end to end, and each must be written to the slot that its row's table\n"
-        "gives it. Find the slots, for all layers at once."
-    ),
-    invariants=(
-        "two real tokens never have the same slot",
-        "a token's slot depends on its own row's table and on its position, never on its place in the step",
-        "tokens of one block lie side by side; from block to block the text jumps",
-        "no padding is written into a block that somebody owns",
-    ),
     lines=4,
     example=_example,
     section="A slot for every token",
     axes=("token",),
     typed=True,
-    tolerance=1e-9,
     refuse=("nanoinfer.cache.paged:PagedCache.places",),
     swap=swap,
-    hints=(
-        "Invariant: give a row other blocks for the same text, and every one of its slots moves with its block,\n"
-        "while the place within the block stays.",
-        "Place: two numbers come out of a position, which of the row's blocks it is in, and where in it. The first\n"
-        "is a column of the table, and the token's row is the line: PyTorch takes one entry for each pair of the\n"
-        "two. Padding has no line here (the engine's tables have one for it), so it must not be looked up, or what\n"
-        "comes of that must not be used. And block numbers have 32 bits, which a slot of a large pool does not fit.",
-        "Pseudocode:\n"
-        "  for each token, the number of its block among the row's blocks, and its place in it\n"
-        "  look the block up in the row's line; any line will do for padding\n"
-        "  go as many slots into the pool as there are before that block, and then to the token's place\n"
-        "  what has no row goes to slot zero",
-    ),
 )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 
 def waste(lengths: list[int], room: int, block_size: int, token_bytes: int) -> tuple[int, int]:
@@ -20,44 +19,14 @@ def waste(lengths: list[int], room: int, block_size: int, token_bytes: int) -> t
     return (lines * room - tokens) * token_bytes, (blocks * block_size - tokens) * token_bytes + table
 
 
-def _example() -> Call:
-    return call([3, 8], 16, 4, 100)
-
-
 EXERCISE = Spec(
-    title="The waste of both caches",
     reference=waste,
-    task=(
-        "Count the bytes that each cache takes and that hold no token's keys or values. The table of the paged cache\n"
-        "is such a thing too."
-    ),
-    invariants=(
-        "bytes with a token and bytes without one together are what the cache takes",
-        "the dense cache's waste does not depend on the block size, the paged cache's keys and values not on the room",
-        "a row wastes less than a block, in the paged cache, but for the table",
-        "with blocks of one token, the null block and the table are all that is left",
-    ),
     lines=5,
-    example=_example,
+    example=lambda: call([3, 8], 16, 4, 100),
     section="Reservations, and what is left of the waste",
     axes=(("the dense cache",), ("the paged cache",)),
     typed=True,
     exact=True,
-    tolerance=1e-9,
-    imports=(),
-    hints=(
-        "Invariant: put all rows at a multiple of the block size. Then the paged cache wastes one block and the\n"
-        "table, whatever the lengths are.",
-        "Place: each cache is a number of slots times the bytes of a token; what the tokens themselves take is the\n"
-        "same in both and is subtracted. Rounding up is done row by row, before anything is added. The table's width\n"
-        "comes from the room, not from the lengths.",
-        "Pseudocode:\n"
-        "  tokens: all lengths together\n"
-        "  dense slots: one line more than there are rows, each as long as the room\n"
-        "  paged slots: each row's length to the next multiple of a block, and one block more\n"
-        "  entries: lines times the blocks of a whole room, four bytes each\n"
-        "  bytes of slots without tokens, and the entries on top of the paged ones",
-    ),
 )
 
 
@@ -105,6 +74,4 @@ def any_mixture(case: Case) -> Call:
     return call(lengths.tolist(), room, size, case.size("bytes", 1, most["bytes"]))
 
 
-CHECKS = (
-    Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 10, wide=True), Check(any_mixture, 12, wide=True),
-)  # fmt: skip
+CHECKS = (Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 10, wide=True), Check(any_mixture, 12, wide=True))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 
 def key_offsets(table: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int) -> Tensor:
@@ -26,34 +25,12 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Where a key lies",
     reference=key_offsets,
-    task=(
-        "Before a kernel can load a key it must know where it lies. Compute for tokens of one row, and for one head,\n"
-        "how many numbers of the pool stand before the key. Exercise 3.6's kernel does the same with pointers."
-    ),
-    invariants=(
-        "two tokens of one block lie head_size numbers apart",
-        "a head's part of a block is block_size * head_size numbers in one piece",
-        "blocks lie heads * block_size * head_size numbers apart, whatever row they belong to",
-        "no offset is negative, however large the pool is",
-    ),
     lines=2,
     example=_example,
     section="Which program reads which page",
     axes=("token",),
     typed=True,
-    tolerance=1e-12,
-    hints=(
-        "Invariant: the offset of the last number of the pool is its number of numbers less 1. For GPT-2's smallest\n"
-        "model a block of 16 tokens has 12,288 numbers in a layer, so block 174,763 begins beyond 2^31.",
-        "Place: an index into an array of shape (a, b, c, d) is ((i * b + j) * c + k) * d + l: here i comes out of\n"
-        "the table, j is the head, k the place in the block, l is 0. Then ask of which type i is, and what the\n"
-        "product of two numbers of 32 bits is.",
-        "Pseudocode:\n"
-        "  which of the row's blocks, and its number in the pool, as a number of 64 bits\n"
-        "  go to the block, in it to the head, in it to the token",
-    ),
 )
 
 
@@ -109,6 +86,4 @@ def any_text(case: Case) -> Call:
     return call(table, positions, heads - 1, heads, size, width)
 
 
-CHECKS = (
-    Check(layout, 4), Check(large_pool, 6), Check(any_text, 7 + len(SIZES) + len(LARGE), wide=True),
-)  # fmt: skip
+CHECKS = (Check(layout, 4), Check(large_pool, 6), Check(any_text, 7 + len(SIZES) + len(LARGE), wide=True))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 
 def attend_tiles(read: Callable[[int], tuple[list[float], list[float]]], tiles: int) -> tuple[float, float, float]:
@@ -45,43 +44,14 @@ def _lent(scores: list[list[float]], values: list[list[float]]) -> Call:
     return call(read, len(scores), observe=lambda: {"tiles read": asked})
 
 
-def _example() -> Call:
-    return _lent([[1.0, 3.0], [2.0, 5.0]], [[10.0, 20.0], [30.0, 40.0]])
-
-
 EXERCISE = Spec(
-    title="Online softmax",
     reference=attend_tiles,
-    task=(
-        "A softmax needs the highest score before it can weigh anything, and a kernel does not want to read the keys\n"
-        "twice. Keep three numbers while the tiles pass by, and correct them when a higher score turns up. In plain\n"
-        "Python."
-    ),
-    invariants=(
-        "after each tile the three numbers are what a plain softmax over the tiles so far would have",
-        "cutting the same tokens into other tiles changes nothing",
-        "no exponential is ever taken of a number above 0",
-        "the third over the second is attention's result",
-    ),
     lines=11,
-    example=_example,
+    example=lambda: _lent([[1.0, 3.0], [2.0, 5.0]], [[10.0, 20.0], [30.0, 40.0]]),
     section="Online softmax, step by step",
     axes=(("the maximum",), ("the sum",), ("the weighted sum",)),
     tolerance=1e-6,
     imports=("import math",),
-    hints=(
-        "Invariant: the two sums are always relative to the highest score so far. When that rises by r, everything\n"
-        "that is in them was weighed too much, by exp(r).",
-        "Place: between reading a tile and adding it. The new highest is known then, and the old one still is. Take\n"
-        "care where both are minus infinity: their difference is not a number. And a weight of zero does not silence\n"
-        "a value that is not a number.",
-        "Pseudocode:\n"
-        "  nothing seen: highest minus infinity, both sums zero\n"
-        "  for every tile: the highest of old and new; skip a tile as long as there is no token\n"
-        "      shrink both sums by how far the highest has risen\n"
-        "      add the tile's weights to the one, and its weighed values to the other\n"
-        "      remember the highest",
-    ),
 )
 
 

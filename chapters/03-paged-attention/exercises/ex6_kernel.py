@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Kernel, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Kernel, Places, Spec, call
 from nanoinfer.kernels import paged_attention_torch
 
 if TYPE_CHECKING:  # Triton is not imported here: there are no wheels of it for macOS and Windows
@@ -55,8 +51,7 @@ def attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: T
     return paged_attention_torch.attend_pages(q, k_pool, v_pool, tables, lengths, tables)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """Every decode step's attention launches it, unsplit. It comes bound to its launcher, a function like `attend`."""
 
     def attend_pages(
@@ -64,8 +59,7 @@ def swap(mine: Function) -> Iterator[None]:
     ) -> Any:
         return mine(q, k, v, tables, lengths)
 
-    with replaced("nanoinfer.kernels.paged_attention:attend_pages", attend_pages):
-        yield
+    return {"nanoinfer.kernels.paged_attention:attend_pages": attend_pages}
 
 
 def _example() -> Call:
@@ -74,21 +68,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The kernel over one row's pages",
     reference=attend_kernel,
-    task=(
-        "Write the kernel that decode runs in every layer: one program a row and head, which walks through the row's\n"
-        "pages and reads each once. It is launched by `attend` in the chapter's launch_attend.py, with a grid of (B,\n"
-        "H). small_kernel.py beside the text reads one token after the other; here a page is read at once, and that\n"
-        "is what masks are for. `print` works in the interpreter, and a check that fails shows it."
-    ),
-    invariants=(
-        "a row's result depends on its own pages alone, wherever in the pool they lie",
-        "what stands in slots of no token changes nothing",
-        "no exponential is taken of a number above 0",
-        "one load brings all keys of a page and head, and one all values",
-        "the kernel compiles for GPUs of compute capability 7.5, 8.0 and 9.0",
-    ),
     lines=18,
     example=_example,
     section="A page at a time",
@@ -97,22 +77,6 @@ EXERCISE = Spec(
     imports=("import triton", "import triton.language as tl"),
     swap=swap,
     kernel=Kernel(attend, LAUNCHER),
-    hints=(
-        "Invariant: fill every slot of no token with NaN, and the result must stay the same. So NaN must reach\n"
-        "neither a score that counts nor a product with a value.",
-        "Place: without `other=` in tl.load a slot outside the text holds anything on a GPU, and 0 in the\n"
-        "interpreter. For keys and values one number does no harm; for scores it is another one, and tl.where puts it\n"
-        "there. What the loop carries must have its final type before the loop begins.",
-        "Pseudocode:\n"
-        "  who am I: row and head; how long is my row\n"
-        "  my query, in float32, scaled once\n"
-        "  three things to carry, as in exercise 3.5, of which the last is a vector of D\n"
-        "  from the first page to the one that the last token lies in:\n"
-        "      the page's block out of my row's line of the table, wide enough to be multiplied\n"
-        "      PAGE keys and values of my head, from exercise 3.4's offsets, what is outside the text left out\n"
-        "      a score for each; the online softmax over them\n"
-        "  store the quotient, and mind the row without a token",
-    ),
 )
 
 

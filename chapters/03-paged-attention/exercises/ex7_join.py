@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.cache.paged import choose_splits
 from nanoinfer.kernels.paged_attention_torch import gather_pages
 
@@ -33,8 +29,7 @@ def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor
     return acc / total.clamp(min=1e-30)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """The parts are computed in PyTorch, as many as the engine would choose, and joined by it."""
 
     def attend(
@@ -44,15 +39,14 @@ def swap(mine: Function) -> Iterator[None]:
         splits = max(2, choose_splits(B, H, tables.shape[1] * k_pool.shape[2]))
         return mine(*parts(q, k_pool, v_pool, tables, lengths, splits)).view(B, H, D).to(q.dtype)
 
-    with ExitStack() as stack:
-        stack.enter_context(replaced("nanoinfer.kernels.paged_attention_torch:attend_pages", attend))
-        if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
-            from nanoinfer.kernels import paged_attention
+    places = {"nanoinfer.kernels.paged_attention_torch:attend_pages": attend}
+    if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
+        from nanoinfer.kernels import paged_attention
 
-            # Where a learner's own kernel stands already it does the work, and joins nothing.
-            if paged_attention.attend_pages.__module__ == paged_attention.__name__:
-                stack.enter_context(replaced("nanoinfer.kernels.paged_attention:attend_pages", attend))
-        yield
+        # Where a learner's own kernel stands already it does the work, and joins nothing.
+        if paged_attention.attend_pages.__module__ == paged_attention.__name__:
+            places["nanoinfer.kernels.paged_attention:attend_pages"] = attend
+    return places
 
 
 def parts(
@@ -82,39 +76,15 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The join of splits",
     reference=join,
-    task=(
-        "A long context was cut into S parts, and each part was attended to by a program of its own. Make one result\n"
-        "of what they left behind, for N contexts at once."
-    ),
-    invariants=(
-        "the result is that of one softmax over all tokens, however they were cut",
-        "a part with one token and a high score can outweigh one with a thousand",
-        "what stands in an empty part changes nothing",
-        "contexts know nothing of each other",
-    ),
     lines=6,
     example=_example,
     section="The join",
     axes=("context", "channel"),
     typed=True,
-    tolerance=1e-4,
     refuse=("nanoinfer.kernels.paged_attention_torch:attend_pages",),
     swap=swap,
     displaced={"3.6": "your 3.6 does not split, and 3.7 runs where 3.6 is the reference's"},
-    hints=(
-        "Invariant: join the parts of a context that has only one part with tokens, and you get that part's weighted\n"
-        "sum over its sum, to the last digit, whatever its maximum is.",
-        "Place: before anything is added, all parts of a context must be relative to the same score. Which one keeps\n"
-        "every exponential at 1 or below? Then look at what an empty part could bring into a maximum, a sum and a\n"
-        "product.",
-        "Pseudocode:\n"
-        "  the highest score of each context, empty parts left out\n"
-        "  how much less each part counts, relative to it; an empty part counts nothing\n"
-        "  both sums over the parts, scaled by that, with nothing of an empty part in them\n"
-        "  the one over the other, and mind the context that has no token",
-    ),
 )
 
 

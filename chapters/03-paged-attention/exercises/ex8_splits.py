@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
 
 
@@ -25,48 +20,25 @@ def choose_splits(batch: int, heads: int, max_len: int, lengths: list[int]) -> i
     return 1 << max(0, wanted.bit_length() - 1)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """PagedCache.attend asks it before each layer's launch."""
 
     def choose(batch: int, heads: int, longest: int) -> int:
         return int(mine(batch, heads, longest, [longest] * batch))
 
-    with replaced("nanoinfer.cache.paged:choose_splits", choose):
-        yield
+    return {"nanoinfer.cache.paged:choose_splits": choose}
 
 
 EXERCISE = Spec(
-    title="How many splits",
     reference=choose_splits,
-    task=(
-        "More parts mean more programs at once, and more partial results to join. Choose their number, by numbers\n"
-        "that are the same at every replay of a captured graph."
-    ),
-    invariants=(
-        "a power of two",
-        "the same for every step of a captured batch size, whatever the rows hold",
-        "more rows, or more heads, never make it larger; a larger max_len never makes it smaller",
-    ),
     lines=3,
     example=lambda: call(8, 12, 1024, [20, 700, 3, 90, 512, 64, 64, 1]),
     section="When splitting pays",
     typed=True,
     exact=True,
-    tolerance=1e-9,
     imports=("from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS",),
     refuse=("nanoinfer.cache.paged:choose_splits",),
     swap=swap,
-    hints=(
-        "Invariant: the number is a part of the launch. Ask of each argument whether it can change between two "
-        "replays.",
-        "Place: three limits, of which the smallest counts: one from the device, one from the join, one from the\n"
-        "text. Two of them are divisions; think about which of them leaves out what is begun and which counts it.",
-        "Pseudocode:\n"
-        "  how many tiles the longest possible text has\n"
-        "  the least of: the most parts, how often the launch fits into what runs at once, the tiles\n"
-        "  the highest power of two that is no larger, and never less than one",
-    ),
 )
 
 

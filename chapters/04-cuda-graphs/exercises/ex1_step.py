@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, beside, call
 
-scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
+scenes = beside(__file__, "scenes.py")
 
 
 def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor, dict[str, str]]:
@@ -54,31 +51,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Baked, moving, or in the key",
     reference=decode_step,
-    task=(
-        "Sort twelve values: weights, cache, stride, vocab, rows, read, sampled, token, position, seed, temperature, "
-        "live.\n"
-        "*Baked*: the same for as long as the engine lives: nobody updates weights. *Moving*: a tensor that stays,\n"
-        "and whose contents may be others at every replay. *Key*: takes a few values, each of which needs a graph of\n"
-        "its own. Then mend this step, which is right where Python runs it every time, with every value from the\n"
-        "host:\n\n"
-        "    for row in range(host['rows']):\n"
-        "        at, seed, temperature = (host[name][row] for name in ('position', 'seed', 'temperature'))\n"
-        "        device['cache'][row, at] = host['token'][row]\n"
-        "        score = device['cache'][row, : at + 1].sum() + host['stride'] * at\n"
-        "        if host['sampled']:\n"
-        "            score = score + temperature * ((seed + at) % 7)\n"
-        "        host['token'][row] = device['weights'][score % host['vocab']] * host['live'][row]\n"
-        "        host['position'][row] += host['live'][row]\n\n"
-        "The checks record it and replay it: `decoded` in the chapter's scenes.py."
-    ),
-    invariants=(
-        "a replay runs no line of this function",
-        "what may differ between two replays of one graph comes out of a tensor, and goes back into the same one",
-        "what is a Python number while it is recorded stays that number in every replay",
-        "no value goes from a tensor to Python: the host would have to wait",
-    ),
     lines=14,
     example=_example,
     section="What is baked, and what moves",
@@ -86,21 +59,6 @@ EXERCISE = Spec(
     tolerance=1e-9,
     imports=("import torch", "from torch import Tensor"),
     scene=scenes.decoded,
-    hints=(
-        "Invariant: call the function once, throw Python away, and change every number that may change. All that\n"
-        "still comes out right was read from a tensor.",
-        "Place: three of the twelve decide about shapes or branches: no tensor can hold these. Five belong to a row.\n"
-        "Weights and cache both stay where they are: does a step change what lies in them? Look at what is left\n"
-        "behind for the next step: a name in a dict that is bound anew is seen by nobody, an operation whose name\n"
-        "ends in an underscore is.",
-        "Pseudocode:\n"
-        "  how many rows, how many slots: Python numbers, from the host\n"
-        "  the first rows of what belongs to a row: views of the device's tensors\n"
-        "  each row's token into its own slot of the cache, all rows in one operation\n"
-        "  the sum over slots up to each row's own position, by comparing slot numbers with positions\n"
-        "  if it samples: each row's noise on top\n"
-        "  overwrite the tokens, padding rows with 0; advance the positions, where they lie",
-    ),
 )
 
 

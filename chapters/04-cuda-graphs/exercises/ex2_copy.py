@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, beside, call
 from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.state import upload
 from nanoinfer.engine.step import Layout, Prefill
 
-scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+scenes = beside(__file__, "scenes.py")
+places = beside(__file__, "places.py")
 
 
 def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) -> None:
@@ -42,8 +36,7 @@ def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) ->
     static["starts"][-1] = len(static["token_ids"])
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """A captured prefill over pages gets its tokens by it; one of the dense cache has other padding."""
     plain = GraphEngine.bring
 
@@ -55,8 +48,7 @@ def swap(mine: Function) -> Iterator[None]:
             new = upload(prefill.pack(exact, dummy), torch.int64, packed.device)
             mine(_inputs(packed, layout), _inputs(new, exact), dummy)
 
-    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphEngine.bring", bring):
-        yield
+    return places.RECORDED | {"nanoinfer.engine.graphs:GraphEngine.bring": bring}
 
 
 def _inputs(packed: Tensor, layout: Layout) -> dict[str, Tensor]:
@@ -72,43 +64,16 @@ def _new(chunks: list[tuple[int, int, list[int], bool]]) -> dict[str, Tensor]:
     return {name: torch.tensor(values, dtype=torch.int64) for name, values in zip(scenes.INPUTS, each, strict=True)}
 
 
-def _example() -> Call:
-    return call(2, 6, 9, [_new([(1, 0, [5, 6, 7], True)])])
-
-
 EXERCISE = Spec(
-    title="Copy into what was recorded",
     reference=copy_from,
-    task=(
-        "A prefill was recorded with inputs for so many tokens and rows. Before each replay the pieces of prompts\n"
-        "that are to be run have to be found there. The checks record a step that reads the inputs, and replay it\n"
-        "batch after batch: `fed` in the chapter's scenes.py."
-    ),
-    invariants=(
-        "the recording reads the tensors that it was made with, wherever their names point today",
-        "after the call the inputs are as if they had been made for these tokens alone",
-        "each token is in one row and each row begins where the one before it ends, padding included",
-        "padding writes to no row that is anybody's, and chooses no token for one",
-    ),
     lines=7,
-    example=_example,
+    example=lambda: call(2, 6, 9, [_new([(1, 0, [5, 6, 7], True)])]),
     section="Why the address matters",
     axes=("batch", "number"),
     tolerance=1e-9,
     imports=("import torch", "from torch import Tensor"),
     swap=swap,
     scene=scenes.fed,
-    hints=(
-        "Invariant: `data_ptr()` of each of the six tensors in static is the same before and after the call; only\n"
-        "what lies there is another.",
-        "Place: an equals sign behind a name, or behind a dict's entry, moves a label. An equals sign behind a tensor\n"
-        "with an index in brackets writes numbers. And ask what still stands where the new numbers do not reach:\n"
-        "three of the six are padded with another number than 0, one of these with the number of tokens.",
-        "Pseudocode:\n"
-        "  for each of the six: first its padding everywhere, in place\n"
-        "  then the new numbers over its beginning\n"
-        "  what the last row ends at is not the end of the new tokens",
-    ),
 )
 
 

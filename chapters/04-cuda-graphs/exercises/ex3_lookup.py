@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, beside, call
 from nanoinfer.engine import graphs
 
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+places = beside(__file__, "places.py")
 
 
 def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
@@ -39,8 +33,7 @@ def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
     return found
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """The engine replays the graph that it names, out of all that were ever captured."""
     lookup = graphs.GraphEngine._captured
 
@@ -60,8 +53,7 @@ def swap(mine: Function) -> Iterator[None]:
             taken[number] = self.graphs.get(key)
         return taken[number]
 
-    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphEngine._captured", captured):
-        yield
+    return places.RECORDED | {"nanoinfer.engine.graphs:GraphEngine._captured": captured}
 
 
 NAMES = ("rows", "columns", "tokens", "address", "read", "length", "sampler", "temperature")
@@ -77,40 +69,15 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="The key, and how many graphs are kept",
     reference=replayed,
-    task=(
-        "Before each step the runner looks into its dict: is there a graph that does just this? Say for a run of\n"
-        "steps which graph each of them replays."
-    ),
-    invariants=(
-        "two steps share a graph if and only if all that Python decided in them is the same",
-        "what stands in a tensor is read by the replay, and is no part of a key",
-        "a graph that was used just now is the last to go",
-        "a graph knows addresses: with other tensors it reads and writes memory that is no longer in use",
-    ),
     lines=10,
     example=_example,
     section="The key",
     axes=("step",),
     typed=True,
     exact=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.engine.graphs:GraphEngine._captured",),
     swap=swap,
-    hints=(
-        "Invariant: change one of the eight values of a step and leave the others. Either the recorded operations\n"
-        "would be others, or they would not. That alone decides.",
-        "Place: inputs of one shape can still take two branches. And a dict of Python keeps the order in which its\n"
-        "entries were put there: what is taken out and put back is the newest.",
-        "Pseudocode:\n"
-        "  an empty dict, and no address yet\n"
-        "  for each step: another address than before empties the dict\n"
-        "      the key: the values that Python branches on or makes shapes of\n"
-        "      the graph of that key, or this step's own number: taken out, and put in as the newest\n"
-        "      one graph too many: the oldest of the dict goes",
-    ),
 )
 
 

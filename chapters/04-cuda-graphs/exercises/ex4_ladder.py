@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, beside, call
 from nanoinfer.engine.graphs import pick
 
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+places = beside(__file__, "places.py")
 
 
 def ladder_and_picks(maximum: int, batches: list[int]) -> tuple[list[int], list[int | None]]:
@@ -31,8 +26,7 @@ def ladder_and_picks(maximum: int, batches: list[int]) -> tuple[list[int], list[
     return sizes, [next((size for size in sizes if size >= batch), None) for batch in batches]
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """The runner captures these sizes, and pads a decode step to them."""
 
     def chosen(sizes: Sequence[int], wanted: int) -> int | None:
@@ -43,52 +37,19 @@ def swap(mine: Function) -> Iterator[None]:
     def built(maximum: int) -> list[int]:
         return list(mine(maximum, [])[0])
 
-    with (
-        places.recorded(),
-        replaced("nanoinfer.engine.graphs:ladder", built),
-        replaced("nanoinfer.engine.graphs:pick", chosen),
-    ):
-        yield
-
-
-def _example() -> Call:
-    return call(13, [3, 9, 13, 14])
+    return places.RECORDED | {"nanoinfer.engine.graphs:ladder": built, "nanoinfer.engine.graphs:pick": chosen}
 
 
 EXERCISE = Spec(
-    title="The ladder, and a rung for every batch",
     reference=ladder_and_picks,
-    task=(
-        "A graph has one batch size for ever, and one for each size would be too many. Build the ladder of sizes that\n"
-        "are captured, and find the rung for a batch."
-    ),
-    invariants=(
-        "the largest batch that may run has a graph of exactly its size",
-        "sizes rise, and none is there twice",
-        "no batch goes through a graph that has fewer rows, and none through a larger one than it needs",
-        "from 16 rows on, less than three rows in ten are padding",
-    ),
     lines=8,
-    example=_example,
+    example=lambda: call(13, [3, 9, 13, 14]),
     section="The ladder",
     axes=("result", "item"),
     typed=True,
     exact=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.engine.graphs:ladder", "nanoinfer.engine.graphs:pick"),
     swap=swap,
-    hints=(
-        "Invariant: for every maximum from 1 on, the last rung is the maximum: 12 gives a rung of 12, though no rule\n"
-        "of powers would.",
-        "Place: the power of two above 24 is 32, above 32 it is 64: so the step is 8 at both, and 16 from 64 on. What\n"
-        "the rule gives at or beyond the maximum is of no interest. The maximum is put behind what is below it.",
-        "Pseudocode:\n"
-        "  begin with one; as long as it is below the maximum keep it, and go on to the next\n"
-        "  the next: double up to eight; then by an eighth of the power of two above, or by eight\n"
-        "  behind these the maximum, if there is one\n"
-        "  for each batch the first size that is not smaller",
-    ),
 )
 
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, beside, call
 from nanoinfer.cache.captured import NULL, CapturedPaged
 from nanoinfer.engine.step import Rows
 
-scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+scenes = beside(__file__, "scenes.py")
+places = beside(__file__, "places.py")
 
 
 def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, ...]:
@@ -41,8 +35,7 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
     return block * block_size + position % block_size, position + 1, tables
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """CapturedPaged.plan takes a decode step's slots, lengths and tables from it."""
     plan = CapturedPaged.plan
 
@@ -54,8 +47,7 @@ def swap(mine: Function) -> Iterator[None]:
         slots, lengths, tables = mine(batch.positions, live, made.tables.long(), NULL, self.block_size)
         return made._replace(places=slots.long(), lengths=lengths.long(), tables=tables.int())
 
-    with places.recorded(), replaced("nanoinfer.cache.captured:CapturedPaged.plan", planned):
-        yield
+    return places.RECORDED | {"nanoinfer.cache.captured:CapturedPaged.plan": planned}
 
 
 def _example() -> Call:
@@ -67,19 +59,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Padding rows",
     reference=addresses,
-    task=(
-        "A graph of four rows runs a batch of three. The fourth is computed all the same: say where each row writes\n"
-        "and what it reads, so that nobody notices. The checks record a step with it and replay it for one batch\n"
-        "after the other: `attended` in the chapter's scenes.py."
-    ),
-    invariants=(
-        "what a padding row does changes no block but the null block",
-        "a live row's result does not depend on who else is in the step",
-        "every row's result is a finite number: one that is not spoils what is computed over all rows",
-        "rows are told by live alone, in every replay anew",
-    ),
     lines=6,
     example=_example,
     section="Padding rows",
@@ -89,18 +69,6 @@ EXERCISE = Spec(
     refuse=("nanoinfer.cache.captured:CapturedPaged.plan",),
     swap=swap,
     scene=scenes.attended,
-    hints=(
-        "Invariant: fill all blocks but the null block and those of live rows with NaN, and make tables and positions\n"
-        "of the other rows as bad as you can. Live rows give the same numbers.",
-        "Place: there are three things that a padding row could do harm with, and one tensor that says which rows\n"
-        "these are. A negative index counts from the end; a length of none divides by zero; and a slot is not a\n"
-        "block.",
-        "Pseudocode:\n"
-        "  which rows are padding\n"
-        "  their tables name the null block in every column; their position is the very first one\n"
-        "  then all rows alike: the block that the position falls into, out of the row's own table\n"
-        "  slots before that block, and the place in it; one token more than the position",
-    ),
 )
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, beside, call
 from nanoinfer.engine.graphs import CapturedStep
 
-scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+scenes = beside(__file__, "scenes.py")
+places = beside(__file__, "places.py")
 
 
 def capture(
@@ -45,8 +40,7 @@ def capture(
         state.copy_(saved)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """The runner makes every capture by it, each by itself."""
 
     @torch.inference_mode()
@@ -70,8 +64,7 @@ def swap(mine: Function) -> Iterator[None]:
             if on_capture:
                 on_capture(done, len(keys))
 
-    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphEngine._capture", captured):
-        yield
+    return places.RECORDED | {"nanoinfer.engine.graphs:GraphEngine._capture": captured}
 
 
 def _example() -> Call:
@@ -79,17 +72,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Warm up, then capture",
     reference=capture,
-    task=(
-        "A batch shrinks to a size that has no graph yet. Record one, now, between two steps of a generation. The\n"
-        "checks look at what is left behind, and at the tokens of the replays: `captured` in the chapter's scenes.py."
-    ),
-    invariants=(
-        "a warm-up executes: it writes keys and values, chooses tokens and advances positions",
-        "a recording keeps addresses: what it knew must still be what the engine uses",
-        "whatever happens in here, live rows go on as if it had not",
-    ),
     lines=7,
     example=_example,
     section="Warm up, then capture",
@@ -98,18 +81,6 @@ EXERCISE = Spec(
     imports=("import torch", "from torch import Tensor"),
     swap=swap,
     scene=scenes.captured,
-    hints=(
-        "Invariant: compare every number of state and of the cache before and after the call, also where `warm` or\n"
-        "`record` fails. None has changed, though the step has run.",
-        "Place: the cache is too large to be saved, and need not be: the step itself has a place where a row's writes\n"
-        "do no harm. What has to be so in state, so that all rows write there? And what must happen to state\n"
-        "however the call ends?",
-        "Pseudocode:\n"
-        "  keep a copy of state, not another name for it\n"
-        "  make all rows padding, in place\n"
-        "  run the warm-up, then record; hand the recording back\n"
-        "  at the end, after an error too: the copy's numbers go back to where they were",
-    ),
 )
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, beside, call
 from nanoinfer.make import make_engine
 
-scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+scenes = beside(__file__, "scenes.py")
+places = beside(__file__, "places.py")
 
 
 def keep(replay: Callable[[], None], tokens: Tensor, count: int) -> list[Tensor]:
@@ -47,8 +43,7 @@ class Kept:
         return list(map(int, self._tokens))
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """Every step's tokens are kept by it until the host, two steps behind, looks at them."""
 
     def behind(*args: Any) -> Any:
@@ -56,29 +51,14 @@ def swap(mine: Function) -> Iterator[None]:
         made.lag = 2
         return made
 
-    fetched = replaced("nanoinfer.engine.late:Fetch", lambda tokens: Kept(mine, tokens))
-    with places.recorded(), fetched, replaced("nanoinfer.make:make_engine", behind):
-        yield
-
-
-def _example() -> Call:
-    return call(torch.tensor([4, 1]), 3, 1)
+    fetched = {"nanoinfer.engine.late:Fetch": partial(Kept, mine)}
+    return places.RECORDED | fetched | {"nanoinfer.make:make_engine": behind}
 
 
 EXERCISE = Spec(
-    title="Keep what the next replay overwrites",
     reference=keep,
-    task=(
-        "The host looks at tokens some steps late. Run steps, and keep the tokens of each. The checks call you again\n"
-        "and again, and look at the tokens of all calls after one replay more: `kept` in the chapter's scenes.py."
-    ),
-    invariants=(
-        "a replay returns nothing: it writes to where the recording wrote",
-        "a tensor is a name for a place in memory; a view of it, whatever it is called, is one more name",
-        "what is to last is copied after its own step, and before the next one",
-    ),
     lines=5,
-    example=_example,
+    example=lambda: call(torch.tensor([4, 1]), 3, 1),
     section="A replay returns nothing",
     axes=("step", "row"),
     tolerance=1e-9,
@@ -86,13 +66,6 @@ EXERCISE = Spec(
     refuse=("nanoinfer.engine.state:Fetch.__init__",),
     swap=swap,
     scene=scenes.kept,
-    hints=(
-        "Invariant: look at the addresses (`data_ptr()`) of the tensors that you hand back. No two are the same, and\n"
-        "none is that of tokens.",
-        "Place: of the many things that can be called on a tensor most give another view of the same memory, some of\n"
-        "them only now and then. One always takes new memory. When to call it is the other half.",
-        "Pseudocode:\n  as often as steps are wanted: run one, then put a copy of what stands there behind the others",
-    ),
 )
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, beside, call
 
-scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
+scenes = beside(__file__, "scenes.py")
 
 
 def check_engine(make: Callable[..., Any]) -> None:
@@ -49,60 +46,14 @@ KNOWN = dict.fromkeys(scenes.MARKING.RIGHT, "passes") | dict.fromkeys(scenes.MAR
 check_engine.__dict__["kept"] = KNOWN  # what it makes of each, which a test holds it to: nobody waits for that again
 
 
-def _example() -> Call:
-    return call(["engine"])
-
-
 EXERCISE = Spec(
-    title="A test that no liar passes",
     reference=check_engine,
-    task=(
-        "Write the test that an engine with graphs must pass. It is marked both ways: right engines must pass it, and\n"
-        "liars, which have one mistake each, must fail it. Thirteen count here:\n\n"
-        "    count        each draw uses the noise of the capture's step\n"
-        "    seed         every row's seed is what the first row's was at the capture\n"
-        "    temperature  every row's temperature is what the first row's was at the capture\n"
-        "    key          a graph reads as many slots as at its capture, however long the text is by now\n"
-        "    slot         a padding row writes to the pool's last slot\n"
-        "    tail         a released row keeps its block table, and writes there as a padding row\n"
-        "    length       a padding row reads nothing, and one scale for the whole batch takes its NaN to all rows\n"
-        "    result       a step hands out the tensor that the next replay overwrites\n"
-        "    cache        a reset makes a new cache, and graphs go on with the old one\n"
-        "    nan          a weight of zero meets NaN in memory that nobody has written\n"
-        "    ladder       the largest graph has fewer rows than the largest batch\n"
-        "    lookup       a graph is looked up under another key than it was captured under\n"
-        "    cold         what sets itself up in the first step does so within a capture\n\n"
-        'The page "Graphs that lied" has them under these names, and the right engines in section 25. `marked` in the\n'
-        "chapter's scenes.py tries them, which takes about a minute of a CPU's time.\n"
-        'The engines recite: a text that has begun with "wolf " goes on "wolf wolf".'
-    ),
-    invariants=(
-        "a lie has the right shape, no error, and takes no longer",
-        "what is compared is what the engine without graphs does in the same situation",
-        "a mistake shows where a replay meets something else than its capture did, and only there",
-    ),
     lines=16,
-    example=_example,
+    example=lambda: call(["engine"]),
     section="A test of one's own",
-    imports=(),
     scene=scenes.marked,
     limit_s=180.0,  # a thorough test asks engines thousands of times, from process to process: 70 s on a busy machine
     verdicts=True,
-    hints=(
-        "Invariant: whatever a user may see or a caller may keep is the same with graphs and without, from the first\n"
-        "letter of the first text to the last one of a second conversation.",
-        "Place: most liars escape since nothing changes between capture and replay. How many rows there are, how\n"
-        "long they are, who had their blocks before, seed and temperature, a reset in between: let each one change\n"
-        "after a graph was captured and before it is used again. A long text of one word, not yet repeated, needs its\n"
-        "first letters and its last. And do not read results at once.",
-        "Pseudocode:\n"
-        "  the same day for both engines, with a cache full of what no number should touch:\n"
-        "      twice, the second time with other parameters, and with what was captured the first time:\n"
-        "          rows come one by one, up to the most, with a step after each\n"
-        "          most rows leave; one longer text comes, takes over their blocks, and grows beside padding rows\n"
-        "          forget everything\n"
-        "  now look at all that was kept, and at the counter of steps that were not replayed",
-    ),
 )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises import beside
+from nanocourse.exercises.swap import replaced
 from nanocourse.learner.predict import Prediction, seconds
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.device import DeviceEngine
@@ -19,7 +19,7 @@ from nanoinfer.model.weights import load_model
 
 TEXTS = (3, 4, 4, 5, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 11, 12, 13, 14, 16, 18, 20, 22, 24)  # new tokens of 24 texts
 REPEATS = 9
-places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+places = beside(__file__, "places.py")
 
 
 class Counted(FakeGraph):
@@ -48,7 +48,10 @@ def ladder_padding(device: torch.device) -> float:
 
 def padding(device: torch.device) -> float:
     """The same in a run of the 24 texts, as the engine counts it."""
-    with places.recorded(), LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=32) as llm:
+    with (
+        replaced(places.RECORDED),
+        LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=32) as llm,
+    ):
         if device.type == "cpu":
             llm.core.recorder = Counting()  # tokens are nonsense then, and as many
         params = [SamplingParams(max_tokens=n, temperature=0, ignore_eos=True) for n in TEXTS]
@@ -63,7 +66,7 @@ def rungs(device: torch.device) -> float:
 
 def captures(device: torch.device) -> float:
     """Graphs that a warm-up captures for 64 rows, counted with a recorder that records nothing."""
-    with places.recorded(), LLM(load_model("small", device, torch.float32), engine="dense-graph") as llm:
+    with replaced(places.RECORDED), LLM(load_model("small", device, torch.float32), engine="dense-graph") as llm:
         llm.core.recorder = Counting()
         llm.core.rows = ladder(64)
         llm.warm_up()
@@ -89,7 +92,10 @@ def expected_replay(device: torch.device) -> float:
 
 def replay(device: torch.device) -> float:
     """One row's decode step by Python's launches, over the same step replayed."""
-    with places.recorded(), LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=64) as llm:
+    with (
+        replaced(places.RECORDED),
+        LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=64) as llm,
+    ):
         eager = seconds(lambda: DeviceEngine.decode(llm.core, 1, 40, SAMPLERS[0]), device, REPEATS)
         return eager / seconds(lambda: llm.core.decode(1, 40, SAMPLERS[0]), device, REPEATS)
 

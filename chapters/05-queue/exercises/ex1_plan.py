@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.engine import Work
 from nanoinfer.engine.queue import ARRIVED, Queued
 
@@ -36,8 +32,7 @@ def plan(prompts: list[int], computed: list[int], budget: int, chunk: int) -> li
     return step
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """QueueEngine.schedule asks it: decoding sequences and prompts share every step."""
 
     def schedule(self: Any) -> list[Work]:
@@ -54,8 +49,7 @@ def swap(mine: Function) -> Iterator[None]:
         self.fed, self.decoded = self.pending(decoding) + chunks, len(decoding)
         return list(self.fed)
 
-    with replaced("nanoinfer.engine.queue:QueueEngine.schedule", schedule):
-        yield
+    return {"nanoinfer.engine.queue:QueueEngine.schedule": schedule}
 
 
 def _asked(engine: Any, mine: Function) -> list[tuple[Queued, int, bool]]:
@@ -75,47 +69,16 @@ def _asked(engine: Any, mine: Function) -> list[tuple[Queued, int, bool]]:
     return [(every[at], tokens, follows) for at, tokens, follows in step]
 
 
-def _example() -> Call:
-    return call([3, 9, 4, 5], [4, 2, 0, 0], 8, 5)
-
-
 EXERCISE = Spec(
-    title="Plan a step within a budget",
     reference=plan,
-    task=(
-        "A step has a budget of tokens. Some requests are decoding, others still read their prompts. Say how many\n"
-        "tokens each request gets in the next step, and which of them then get a new token."
-    ),
-    invariants=(
-        "a request that is decoding is in every step, however many prompts there are",
-        "the tokens of a step add up to at most the budget, and prompts get whatever decoding leaves",
-        "no request is in a step with 0 tokens, and none with more than its prompt has left",
-        "from step to step the tokens of a prompt add up to its length: its last token goes through the model, too",
-    ),
     lines=9,
-    example=_example,
+    example=lambda: call([3, 9, 4, 5], [4, 2, 0, 0], 8, 5),
     section="A budget for every step",
     axes=("part", "item"),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.engine.queue:QueueEngine.schedule",),
     swap=swap,
     displaced={"5.8": "your 5.8 says what a step of prompts brings, and 5.1 runs where 5.8 is the reference's"},
-    hints=(
-        "Invariant: play a prompt of 5 in chunks of 2 by hand, alone. Its steps have 2, 2 and 1 tokens; a new token\n"
-        "follows the third and no other. Then its computed is 5, and it is decoding from the fourth step on.",
-        "Place: go over the requests twice. The first time you collect those that are decoding, and know then what is\n"
-        "left of the budget. The second time each prompt takes the smallest of three numbers, and what it takes is\n"
-        "gone for those behind it. A prompt that stops at its chunk does not end the step: the next one may go on.",
-        "Pseudocode:\n"
-        "  begin the step with one token for each that has its prompt behind it\n"
-        "  what is left: the budget without these\n"
-        "  for each request in order of arrival:\n"
-        "      the smallest of: what its prompt lacks, a chunk, what is left\n"
-        "      if that is something: put it into the step, noting whether it ends the prompt, and take it off\n"
-        "  return the step",
-    ),
 )
 
 

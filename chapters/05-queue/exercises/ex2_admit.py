@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.queue import Queued, QueueEngine
 
 
@@ -43,8 +39,7 @@ def admit(
     return begin, refused
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """QueueEngine.admit_next asks it about the request that waits longest; its blocks are then reserved as ever."""
     admit_next = QueueEngine.admit_next
 
@@ -58,54 +53,22 @@ def swap(mine: Function) -> Iterator[None]:
             raise ValueError("a request is refused that the pool can hold")
         return admit_next(self) if begin else None
 
-    with replaced("nanoinfer.engine.queue:QueueEngine.admit_next", asked):
-        yield
+    return {"nanoinfer.engine.queue:QueueEngine.admit_next": asked}
 
 
 def _text(s: Queued) -> tuple[int, int]:
     return len(s.request.prompt_token_ids), s.request.limit
 
 
-def _example() -> Call:
-    return call([(6, 4), (70, 10), (3, 2), (1, 1)], [(5, 8, 2)], 7, 4, 8)
-
-
 EXERCISE = Spec(
-    title="Who may start",
     reference=admit,
-    task=(
-        "Blocks are taken one by one while a row runs, but a row that has begun must be able to end. Say which of the\n"
-        "waiting requests may begin with the blocks that there are, and which never can."
-    ),
-    invariants=(
-        "if every row grows to its longest text, each finds the blocks that it needs",
-        "a text of n tokens needs n / block_size blocks, rounded up, and no two rows share a block",
-        "of the requests that are not refused, the first ones in line begin",
-        "a request that is refused would be refused by an idle engine, too",
-    ),
     lines=15,
-    example=_example,
+    example=lambda: call([(6, 4), (70, 10), (3, 2), (1, 1)], [(5, 8, 2)], 7, 4, 8),
     section="Who may start",
     axes=("list", "item"),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.cache.blocks:BlockManager.reserve", "nanoinfer.engine.queue:QueueEngine.admit_next"),
     swap=swap,
-    hints=(
-        "Invariant: in the example the row that runs may come to 13 tokens, 4 blocks, and holds 2. So of the 7 free\n"
-        "blocks 2 are promised, and 5 can be given to others. The pool has 9 blocks in all.",
-        "Place: three numbers are made before the loop or change in it: the blocks neither held nor promised,\n"
-        "the blocks of the pool, and the rows. For each request first ask whether it can ever run, and only then\n"
-        "whether it can run now. One that cannot run now ends the admissions, but not the refusals.",
-        "Pseudocode:\n"
-        "  promised to a running row: the blocks of its longest text, without those it holds\n"
-        "  available: what is free and not promised\n"
-        "  for each waiting request:\n"
-        "      more blocks than the pool has? note it as refused, and look at the next\n"
-        "      too many for what is available, no row left, or one before it waits? it waits\n"
-        "      else it begins: its blocks are promised from now on",
-    ),
 )
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 
 
 def keys_and_hits(
@@ -37,8 +34,7 @@ def keys_and_hits(
     return keys, hits
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """SharedBlocks.find asks it for a text's keys and hits."""
 
     def digest(parent: str, tokens: list[int]) -> str:
@@ -51,8 +47,7 @@ def swap(mine: Function) -> Iterator[None]:
         keys, hits = mine(list(text), self.block_size, digest, self.identity.hex(), known)
         return list(map(bytes.fromhex, keys)), list(hits)
 
-    with replaced("nanoinfer.cache.sharing:SharedBlocks.find", find):
-        yield
+    return {"nanoinfer.cache.sharing:SharedBlocks.find": find}
 
 
 def key_of(parent: str, tokens: list[int]) -> str:
@@ -89,39 +84,14 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Chain the hashes of blocks",
     reference=keys_and_hits,
-    task=(
-        "Two texts that begin alike can share the keys and values of that beginning. Give each full block a key that\n"
-        "stands for all tokens up to its end, and find the blocks that have been computed already."
-    ),
-    invariants=(
-        "two blocks have the same key where their tokens and all tokens before them are the same, and nowhere else",
-        "n tokens have n // block_size keys, each made by one call",
-        "no hit comes after a missing block: hits are a beginning of the text",
-        "at least one token of the prompt is left to compute",
-    ),
     lines=12,
     example=_example,
     section="A name for a full block",
     axes=("list", "block"),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.cache.sharing:SharedBlocks.find", "nanoinfer.cache.sharing:SharedBlocks._extend"),
     swap=swap,
-    hints=(
-        "Invariant: in the example the first two blocks hold the same tokens, and their keys differ. The third is in\n"
-        "the pool, but the second is not: so there is one hit, and 5 tokens are left to compute.",
-        "Place: two loops. The first goes over the starts of full blocks, and carries the key of the one before. The\n"
-        "second looks at as many keys as the prompt fills without its last token: where it ends with a full\n"
-        "block, that block is not asked for. Nevertheless it has a key, for those who come later.",
-        "Pseudocode:\n"
-        "  parent: at first the root\n"
-        "  for each piece of the prompt that fills a block: its key, which is the parent of the next one\n"
-        "  how many blocks the prompt without its last token fills: of so many keys, one after the other,\n"
-        "      take the block, and stop at the first that is not known",
-    ),
 )
 
 
@@ -133,8 +103,7 @@ def _pool(case: Case, keys: list[str], missing: set[int]) -> dict[str, int]:
 
 
 def _tokens(case: Case, count: int, low: int = 1, high: int = 99) -> list[int]:
-    tokens: list[int] = case.ints("tokens", low, high, count).tolist()
-    return tokens
+    return case.ints("tokens", low, high, count).tolist()
 
 
 def full_blocks(case: Case) -> Call:

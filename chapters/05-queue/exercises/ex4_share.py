@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 Given = list[list[int] | None]
 Found = dict[str, int]
@@ -71,40 +70,13 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Share, give back, find again",
     reference=share,
-    task=(
-        "Rows whose texts begin alike hold the same blocks. A block that no row holds is kept until its memory is\n"
-        "needed. Play a history of rows that begin, write and end."
-    ),
-    invariants=(
-        "a block is free, idle or held, never two of these; it is held as long as one row holds it",
-        "a key finds only a block that holds what the key stands for: written, and not given to another row since",
-        "a request that is refused leaves everything as it was",
-        "once no row runs, every block is free or idle",
-    ),
     lines=30,
     example=_example,
     section="Blocks that sequences share",
     axes=("result", "item", "block"),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.cache.sharing:SharedBlocks.reserve", "nanoinfer.cache.sharing:SharedBlocks.give_back"),
-    hints=(
-        "Invariant: in the example row 2 finds a, which row 1 still holds, and b, which is idle. It lacks one block\n"
-        "and gets the free one that no row has had yet, 4, though 2 is free as well: 2 was given back later.",
-        "Place: keep five things: a queue of free blocks, a queue of idle ones, a count for each block, what each key\n"
-        "finds, and what each running row holds. A row that begins first looks, then asks whether there is enough,\n"
-        "and only then changes anything. The idle blocks that it has found itself are not there to be given away.",
-        "Pseudocode:\n"
-        "  begin: collect blocks as long as keys find them; the idle ones among them leave the queue\n"
-        "      too few in both queues for the rest? note None, and undo\n"
-        "      the rest from the free queue, then from the idle one, whose keys are forgotten\n"
-        "      one holder more for each block of the row\n"
-        "  written: for each pair of block and key in that part, unless the key is None or finds something\n"
-        "  end: if the row runs, take it out; from its last block on one holder less, and with none left into a queue",
-    ),
 )
 
 History = list[tuple[str, int, Any]]

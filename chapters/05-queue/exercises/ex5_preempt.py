@@ -6,8 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 Row = dict[str, Any]
 
@@ -94,40 +93,13 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Preempt, and go on as if nothing had been",
     reference=step,
-    task=(
-        "Rows grow, and no block is free. Choose which give blocks back, let those that wait begin where there are\n"
-        "blocks, and give each running row its next token: the one that it would have got in a larger pool."
-    ),
-    invariants=(
-        "no block is lost: free and held blocks together are as many after the step as before it",
-        "the oldest row gets a token in every step, so that some row always ends",
-        "a row's tokens depend on its text, its seed and the number of its step, and not on blocks",
-        "each token is sent once, however often its row is preempted",
-    ),
     lines=22,
     example=_example,
     section="Reserve, or preempt",
     axes=(("blocks", "row"), ("free blocks",), ("preempted", "place"), ("sent", "place", ("row",), ("token",))),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.engine.queue:QueueEngine.with_room", "nanoinfer.engine.queue:QueueEngine.preempt"),
-    hints=(
-        "Invariant: in the example row 0 lacks one block. Row 2, the youngest that runs, gives back 2 and waits. Row\n"
-        "0 takes one of these, row 1 the other. Row 2 would need 2, so neither it nor row 3 begins.",
-        "Place: three passes over the rows. In the first a row that was preempted in this step is passed over, and\n"
-        "so is one that had to preempt itself. The last pass treats a row that begins again like all others: the step\n"
-        "number counts what it has been given in its life, and its text holds all of that.",
-        "Pseudocode:\n"
-        "  what each text needs, in blocks\n"
-        "  each row that holds any, as long as it holds too few and the free ones do not suffice:\n"
-        "      the last of those that hold any gives up all of its own, and is noted\n"
-        "      if it still holds some: take what it lacks\n"
-        "  each row that holds none: take what it needs, or stop there\n"
-        "  each row that holds any: ask for its token",
-    ),
 )
 
 

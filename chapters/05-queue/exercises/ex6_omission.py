@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 Log = list[tuple[int, int, float, float, bool]]
 
@@ -40,36 +39,13 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Find the coordinated omission",
     reference=latencies,
-    task=(
-        "Clients sent requests to a server, and each waited for its answer before it sent the next. By their own\n"
-        "clocks all answers but a few came soon. Say how long the users waited, by the schedule."
-    ),
-    invariants=(
-        "there are as many latencies as requests in the schedule, whatever became of them",
-        "while a server stalls, whatever is due meanwhile waits: its clock runs whether it was sent or not",
-        "a percentile is one of the latencies; which client sent a request does not matter to it",
-        "one failed request in a hundred does not touch the 99th percentile, and two make it infinite",
-    ),
     lines=9,
     example=_example,
     section="Measure from when a request is due",
     axes=("list", "number"),
     tolerance=1e-9,
     imports=("import math",),
-    hints=(
-        "Invariant: in the example request 1 is due after 1 s and sent after 4 s: it waited 3.5 s and not 0.5 s.\n"
-        "Request 2 was never sent. The log has 4 lines, and so has the schedule, but not for the same requests.",
-        "Place: begin with the schedule, not with the log: an end for each request, infinite until the log says\n"
-        "otherwise. Of its lines only those that are ok say so, and of several for one request the earliest counts.\n"
-        "The rank of p percent of n is p * n / 100, rounded up, and the first is 1. Whole numbers do that exactly.",
-        "Pseudocode:\n"
-        "  an infinite end for each request of the schedule\n"
-        "  for each line of the log that is ok: that request's end, if it is earlier than what stands there\n"
-        "  each end less when it was due\n"
-        "  all of them in order of size; for each percent the one at its rank",
-    ),
 )
 
 

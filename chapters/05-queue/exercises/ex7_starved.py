@@ -6,9 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_folder
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call, run_folder
 
 LIES = run_folder(Path(__file__).parents[1] / "lies")
 toy, catalogue, variants = LIES("toy"), LIES("catalogue"), LIES("variants")
@@ -100,42 +98,12 @@ def liar(case: Case, *names: str) -> Call:
 
 
 EXERCISE = Spec(
-    title="A test that no queue starves",
     reference=check_queue,
-    task=(
-        "Write the test that a queue must pass. It is marked both ways: right queues must pass it, and queues\n"
-        "with one mistake each must fail it, with an AssertionError. Six of them are on the page \"Queues that\n"
-        "starved\", and there are others. Their model recites: a block with wrong content is a wrong letter.\n"
-        "Each queue is tried for 10 seconds at most: a hundred short histories are enough."
-    ),
-    invariants=(
-        "a request gets the same letters whatever runs beside it, before it and after it",
-        "a row that waits too long is as wrong as one that gets a wrong letter",
-        "a leak shows only when memory is short, or when a request needs all of it",
-    ),
     lines=35,
     example=lambda: lent(toy.Queue),
     section="Queues that starved",
-    imports=(),
     verdicts=True,
     fixed=True,
-    hints=(
-        "Invariant: a queue is right if each request gets its own letters, and none waits for ever. So what\n"
-        "has to vary is who runs beside whom, how much room there is, and what was there before.",
-        "Place: one loop over events that looks at all that the contract promises, and several scenes for it. In\n"
-        "which scene do two rows share blocks? When is a block taken anew that was known before? Who is\n"
-        "preempted, and does it ask for so many letters that it recites what it wrote before? Who needs the\n"
-        "whole pool afterwards?",
-        "Pseudocode:\n"
-        "  a scene: the limits, and who arrives ahead of which step; so many steps that all must be over:\n"
-        "      after each step: were the letters fed within the budget, and was the first of those that have\n"
-        "      not ended fed lately?\n"
-        "      at the end: what came is what was wanted, for each request\n"
-        "  scenes: prompts that keep coming while a row writes; one prompt twice at once, and again after\n"
-        "      others; the same words after another beginning; two rows that outgrow the pool; one that waits\n"
-        "      while blocks of its prompt are in use; one that needs all blocks after another was cancelled;\n"
-        "      and one that is too large",
-    ),
 )  # fmt: skip
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import IMPORTS, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.engine import Work
 from nanoinfer.engine.queue import ARRIVED
 from nanoinfer.engine.step import Prompts
@@ -44,8 +40,7 @@ def next_step(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -
     return {"token_ids": ids, "positions": positions, "rows": rows, "starts": starts, "logits_at": logits_at}
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """QueueEngine.schedule asks it what a step of prompts brings, and Batch.of takes that as it is."""
     of: Any = Batch.of
     chosen: list[tuple[dict[str, list[int]], list[int]]] = []
@@ -86,54 +81,21 @@ def swap(mine: Function) -> Iterator[None]:
         longest, past = int(starts.diff().max()), max(start for _, start, _ in work)
         return Prompts(ids, positions, slots, starts, longest, past, last_at, slots[last_at])
 
-    with (
-        replaced("nanoinfer.engine.queue:QueueEngine.schedule", schedule),
-        replaced("nanoinfer.model.batch:Batch.of", classmethod(of_mine)),
-    ):
-        yield
-
-
-def _example() -> Call:
-    return call([[11, 12, 13], [21, 22, 23]], [2, 0], 2, 4)
+    batch_of = classmethod(of_mine)
+    return {"nanoinfer.engine.queue:QueueEngine.schedule": schedule, "nanoinfer.model.batch:Batch.of": batch_of}
 
 
 EXERCISE = Spec(
-    title="Prompts in chunks",
     reference=next_step,
-    task=(
-        "A long prompt in one step makes all others wait, so a step is given a budget, and prompts are read in as\n"
-        "many steps as it takes. Say what the next step brings: which tokens, where each of them is in its text,\n"
-        "where the rows' parts are in the step, and after which tokens a new one is chosen."
-    ),
-    invariants=(
-        "the steps of a text, one after the other, bring each of its tokens once, in order",
-        "nothing is padded: as many ids, positions and rows as `starts` says at its end, at most `budget`",
-        "a token is chosen once for each text, in the step that brings its last token",
-        "a row that has one token left brings one: decode is a chunk of one token",
-    ),
     lines=12,
-    example=_example,
+    example=lambda: call([[11, 12, 13], [21, 22, 23]], [2, 0], 2, 4),
+    imports=IMPORTS,
     section="A long prompt among short ones",
     axes=("number",),
     typed=True,
     exact=True,
-    tolerance=1e-6,
     swap=swap,
     refuse=("nanoinfer.model.batch:Batch.of", "nanoinfer.engine.queue:QueueEngine.schedule"),
-    hints=(
-        "Invariant: write the positions of one row down, step after step. They are 0, 1, 2, ... without a gap and\n"
-        "without repetition, whatever its neighbors bring.",
-        "Place: one loop over the rows. How long the step is by now says two things: what is left of the budget, and\n"
-        "where this row's part begins. The smallest of three numbers is how much the row brings; whether that reaches\n"
-        "its text's end decides about logits, and nothing else does.",
-        "Pseudocode:\n"
-        "  for each row, the first one first:\n"
-        "      how much it brings: the least of what it has left, the chunk, and what is left of the budget\n"
-        "      nothing? then the step is full\n"
-        "      its ids from where it was; their positions; its number, as often\n"
-        "      note where the next row would begin\n"
-        "      where its text has now been brought to the end, note the place of the newest token in the step",
-    ),
 )
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-MACHINE = run_file(Path(__file__).with_name("machine.py"), "nanoinfer_ch06_machine")
+MACHINE = beside(__file__, "machine.py")
 Program = Generator[Any, Any, Any]
 
 
@@ -54,43 +51,20 @@ def delivered(answer: Function, count: int, values: list[int], old: list[int], f
 
     decoys = [lambda: answer(0, list(data), "flag", [value + 1 for value in values], stamp)]
     effort = {"most": 900, "walks": 10, "seed": str(values)}
-    told: str = MACHINE.tried(makes, words, judge, bits=32, decoys=decoys, endless=True, **effort)[0]
-    return told
+    return MACHINE.tried(makes, words, judge, bits=32, decoys=decoys, endless=True, **effort)[0]
 
 
 EXERCISE = Spec(
-    title="Never old data",
     reference=deliver,
-    task=(
-        "Write the programs of a launch: one sends, the others receive. Stores arrive late and in any order, and the\n"
-        "check tries all orders, the short ones first. It shows the order in which your programs lose."
-    ),
-    invariants=(
-        "a program that has seen the flag sees all of the data that it stands for",
-        "what was in memory before the launch is never taken for data",
-        "no value is special: data may be 0, and may be what they were before",
-    ),
     lines=11,
     example=lambda: call(2, [7, 0], [3, 3], 4, 5),
     section="One kernel a token",
-    imports=(),
     scene=delivered,
-    hints=(
-        "Invariant: at the time at which the flag can be seen, each word of the data must have arrived. Nothing but a\n"
-        "fence promises that: a store that comes later in the program may well arrive earlier.",
-        "Place: between the last store of data and the store of the flag. And the receiver: the flag of the launch\n"
-        "before is in memory when you begin, so look for your own stamp.",
-        "Pseudocode:\n"
-        "  the sender: all of the data; let them arrive; then the stamp into the flag\n"
-        "  a receiver: until the stamp is there, nothing else; then all words, one after the other\n"
-        "  each receiver gives a list",
-    ),
 )
 
 
 def _values(case: Case, name: str, count: int, high: int = 9) -> list[int]:
-    found: list[int] = case.ints(name, 0, high, count).tolist()
-    return found
+    return case.ints(name, 0, high, count).tolist()
 
 
 def one_receiver(case: Case) -> Call:

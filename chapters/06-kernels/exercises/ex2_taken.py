@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-MACHINE = run_file(Path(__file__).with_name("machine.py"), "nanoinfer_ch06_machine")
+MACHINE = beside(__file__, "machine.py")
 Program = Generator[Any, Any, Any]
 
 
@@ -64,38 +61,15 @@ def relayed(answer: Function, count: int, messages: list[list[int]], old: list[i
 
     makes = [lambda me=me: make(me) for me in range(count)]
     settings = {"bits": 32, "most": 900, "walks": 10, "seed": str(messages), "decoys": [lambda: make(0, 1)]}
-    told: str = MACHINE.tried(makes, words, judge, **settings)[0]
-    return told
+    return MACHINE.tried(makes, words, judge, **settings)[0]
 
 
 EXERCISE = Spec(
-    title="Ready, and taken",
     reference=relay,
-    task=(
-        "One program sends message after message through the same few words; all others read each message once. A\n"
-        "flag says that a message is there. Another word must say that it may be overwritten."
-    ),
-    invariants=(
-        "no word of a message is overwritten before all receivers have read it",
-        "each receiver has each message once, and in their order",
-        "no program waits for ever, whichever one is slow",
-    ),
     lines=16,
     example=lambda: call(2, [[5], [6]], [9]),
     section="One kernel a token",
-    imports=(),
     scene=relayed,
-    hints=(
-        "Invariant: before the sender's message number n, counted from 0, n messages have been taken by each of the\n"
-        "receivers. That is a number which one word can count.",
-        "Place: two waits, on two words. The sender must not look at its own flag: what it needs to know is what the\n"
-        "others have done. And a receiver says that it has taken a message when it has read it, not when it sees it.",
-        "Pseudocode:\n"
-        "  for each message:\n"
-        "      the sender: until all have taken all that went before; data, fence, and the flag says which message\n"
-        "      a receiver: until the flag says this message; read it; then count one more that is taken\n"
-        "  a receiver gives what it has read, the sender gives nothing",
-    ),
 )
 
 
@@ -131,8 +105,7 @@ def any_relay(case: Case) -> Call:
 
 
 def _old(case: Case, width: int) -> list[int]:
-    old: list[int] = case.ints("old", 100, 999, width).tolist()
-    return old
+    return case.ints("old", 100, 999, width).tolist()
 
 
 CHECKS = (Check(any_relay, 10, wide=True), Check(one_receiver, 3), Check(two_receivers, 2))

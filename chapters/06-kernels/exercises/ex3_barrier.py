@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-MACHINE = run_file(Path(__file__).with_name("machine.py"), "nanoinfer_ch06_machine")
+MACHINE = beside(__file__, "machine.py")
 Program = Generator[Any, Any, Any]
 ALL = 2**32
 
@@ -77,40 +74,16 @@ def run_phases(answer: Function, launches: list[list[int]], rounds: int, turn: i
 
 
 EXERCISE = Spec(
-    title="A barrier that can be used again",
     reference=phases,
-    task=(
-        "Write a step of several phases with a barrier between them: a counter and a word that says whose turn it is.\n"
-        "The same two words serve all phases of all launches: a graph replays the kernel, and no host sets them back."
-    ),
-    invariants=(
-        "no program continues before all have arrived, and then all continue",
-        "a fast program may reach the next barrier while others are still leaving this one",
-        "after a launch the barrier is ready for the next one, and for any number of launches",
-    ),
     lines=15,
     example=lambda: call([[1, 2], [3, 4]], 2, 0),
     section="One kernel a token",
-    imports=(),
     scene=run_phases,
-    hints=(
-        "Invariant: what a program waits for must not be undone by those who go on. A number that has changed stays\n"
-        "changed until all have come to the next barrier; a counter that is back at 0 says nothing.",
-        "Place: the program that comes last sees it by what its addition gives. It prepares the counter for the next\n"
-        "barrier, and when that has arrived, it changes the turn. When must the others have looked at the turn?",
-        "Pseudocode:\n"
-        "  for each phase: the own number into the own word, and let it arrive\n"
-        "      look at the turn; then count oneself in\n"
-        "      the last one: counter to 0, let it arrive, the turn one further\n"
-        "      the others: until the turn is not what it was\n"
-        "      the new number is the sum of the phase's words",
-    ),
 )
 
 
 def _launches(case: Case, launches: int, count: int) -> list[list[int]]:
-    found: list[list[int]] = case.ints("starts", 1, 9, launches, count).tolist()
-    return found
+    return case.ints("starts", 1, 9, launches, count).tolist()
 
 
 def more_phases(case: Case) -> Call:

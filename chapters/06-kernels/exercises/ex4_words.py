@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-MACHINE = run_file(Path(__file__).with_name("machine.py"), "nanoinfer_ch06_machine")
+MACHINE = beside(__file__, "machine.py")
 Program = Generator[Any, Any, Any]
 ALL = 2**32
 
@@ -82,40 +79,16 @@ def exchanged(answer: Function, launches: list[list[list[list[int]]]], stamp: in
 
 
 EXERCISE = Spec(
-    title="The word that was checked",
     reference=exchange,
-    task=(
-        "Write the exchange of the one-kernel step: no barrier and no fence, and each value is in one word with\n"
-        "the number of its round. A program that needs a value waits for that word, and takes the value from the very\n"
-        "word that it checked."
-    ),
-    invariants=(
-        "each value comes from the very load whose stamp was right",
-        "a program may be a round ahead of another, and no further",
-        "negative values, and stamps that wrap to 0, make no difference",
-    ),
     lines=14,
     example=lambda: call([[[[5]], [[-6]]]], 8, 0),
     section="One kernel a token",
-    imports=(),
     scene=exchanged,
-    hints=(
-        "Invariant: whoever is fast has written its next round while others still read this one. Two slots make that\n"
-        "harmless. What is read must be proven word by word: that one has arrived says nothing of its neighbour.",
-        "Place: making a word and taking it apart. A negative value has ones in all upper bits, which must not touch\n"
-        "the stamp; and the lower 32 bits must become negative again. What a wait gives is the word that it checked.",
-        "Pseudocode:\n"
-        "  for each round: its number, modulo all numbers; its slot, by turns\n"
-        "      the own values, each under the number, into the own words\n"
-        "      for each program, for each of its words: until the upper half is the number;\n"
-        "          of what was then held the lower half, as a signed number",
-    ),
 )
 
 
 def _rounds(case: Case, name: str, count: int, rounds: int, width: int) -> list[list[list[int]]]:
-    found: list[list[list[int]]] = case.ints(name, -9, 9, count, rounds, width).tolist()
-    return found
+    return case.ints(name, -9, 9, count, rounds, width).tolist()
 
 
 def one_round(case: Case) -> Call:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-MACHINE = run_file(Path(__file__).with_name("machine.py"), "nanoinfer_ch06_machine")
+MACHINE = beside(__file__, "machine.py")
 Program = Generator[Any, Any, Any]
 
 
@@ -110,42 +107,16 @@ def _polls(program: Any) -> int:
 
 
 EXERCISE = Spec(
-    title="A grid that fits, and a wait that ends",
     reference=launch,
-    task=(
-        "Write a launch whose programs wait for each other. It must not have more programs than the device runs at\n"
-        "once, however much work there is. A program without work must still be counted. If one never arrives,\n"
-        "because fewer run at once than the device said, the launch must end and say so."
-    ),
-    invariants=(
-        "no program waits for one that can only begin when it has ended",
-        "each program arrives once, whether it has one tile, many, or only empty ones",
-        "whatever happens, the launch ends; and if it failed, a word says so",
-    ),
     lines=22,
     example=lambda: call([3, 0, 2], 2, 2, 20),
     section="One kernel a token",
-    imports=(),
     scene=launched,
-    hints=(
-        "Invariant: who waits holds its place. If all places are held by programs that wait, nobody begins any more.\n"
-        "So the grid is a matter of the device, and tiles are dealt out to whatever grid there is.",
-        "Place: what is counted are programs, and not tiles: the arrival stands behind the loop over tiles. The wait\n"
-        "is a loop with an end, and behind it two ways: all have come, or it was in vain.",
-        "Pseudocode:\n"
-        "  refuse, where there is work and no place\n"
-        "  the grid: one program for each tile, as far as there are places\n"
-        "  a program: its tiles, a grid apart from each other, those with work; fence; arrive once\n"
-        "      poll until the whole grid has come, or the polls are used up\n"
-        "      in vain: say so, and end\n"
-        "      otherwise add up what all tiles with work have given",
-    ),
 )
 
 
 def _tiles(case: Case, count: int, low: int = 1) -> list[int]:
-    found: list[int] = case.ints("tiles", low, 9, count).tolist()
-    return found
+    return case.ints("tiles", low, 9, count).tolist()
 
 
 def more_tiles(case: Case) -> Call:
@@ -182,7 +153,4 @@ def any_grid(case: Case) -> Call:
     return call(tiles, resident, max(1, resident), 30)
 
 
-CHECKS = (
-    Check(any_grid, 10, wide=True), Check(more_tiles, 3), Check(empty_tiles, 4),
-    Check(somebody_is_missing, 3),
-)  # fmt: skip
+CHECKS = (Check(any_grid, 10, wide=True), Check(more_tiles, 3), Check(empty_tiles, 4), Check(somebody_is_missing, 3))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-MACHINE = run_file(Path(__file__).with_name("machine.py"), "nanoinfer_ch06_machine")
+MACHINE = beside(__file__, "machine.py")
 Program = Generator[Any, Any, Any]
 RANGE = 2.0**17
 
@@ -56,8 +53,7 @@ def added(answer: Function, values: list[list[float]]) -> str:
     makes = [lambda own=own: answer(len(values), list(words), list(own)) for own in values]
     decoys = [lambda own=own: answer(len(values), list(words), [value + 1.0 for value in own]) for own in values[:9]]
     effort = {"most": 600, "walks": 1 if len(values) > 9 else 6, "seed": str(values), "decoys": decoys}
-    told: str = MACHINE.tried(makes, words, judge, **effort)[0]
-    return told
+    return MACHINE.tried(makes, words, judge, **effort)[0]
 
 
 def _units(value: float) -> int:
@@ -72,40 +68,16 @@ def _units(value: float) -> int:
 
 
 EXERCISE = Spec(
-    title="A sum without an order",
     reference=add_up,
-    task=(
-        "Programs add their parts of a product to one word, in whatever order they come: this is how the lab's\n"
-        "kernel adds up a projection. Floats would round otherwise in each order. Whole numbers do not, and the\n"
-        "upper bits of the same word can count who has come."
-    ),
-    invariants=(
-        "the same summands give the same bits in any order",
-        "a sum is read when all have come, and the count says so in the same reading",
-        "no summand, negative, infinite or NaN, touches the count",
-    ),
     lines=9,
     example=lambda: call([[0.5, -2.0], [0.25, 1.0]]),
     section="One kernel a token",
-    imports=(),
     scene=added,
-    hints=(
-        "Invariant: one addition carries both, a one for the count and the summand. Two could be seen apart.\n"
-        "And a negative sum makes the count look one too small.",
-        "Place: half of what the lower 56 bits can hold. Add that to what you have read, and the count is right for\n"
-        "negative sums, too; take it away behind the cut, and the sum has its sign. For a NaN look at what max and\n"
-        "min make of it in which order: all comparisons with it are false.",
-        "Pseudocode:\n"
-        "  for each word: the value, kept within its bounds; in whole units; with a one in the count: one addition\n"
-        "  then for each word: until the count, put right for the sign, is that of all programs\n"
-        "      of what was read then: the lower 56 bits as a signed number, in units",
-    ),
 )
 
 
 def _floats(case: Case, name: str, count: int, width: int, scale: float) -> list[list[float]]:
-    found: list[list[float]] = (case.floats(name, count, width) * scale).tolist()
-    return found
+    return (case.floats(name, count, width) * scale).tolist()
 
 
 def two_programs(case: Case) -> Call:

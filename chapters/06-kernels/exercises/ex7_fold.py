@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 
 def fold(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: float) -> Tensor:
@@ -27,18 +26,7 @@ def fold(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: float)
 
 
 EXERCISE = Spec(
-    title="A norm that nobody waits for",
     reference=fold,
-    task=(
-        "A LayerNorm in front of a product costs a wait: mean and deviation need the whole of x, and the product\n"
-        "needs both. But they are two numbers for the whole row. The lab's kernel multiplies at once and applies the\n"
-        "two numbers after the product, by sums that depend only on the weights. Write that last line of it."
-    ),
-    invariants=(
-        "the result is the product after LayerNorm, up to the last bits",
-        "in how many pieces the product was made changes nothing",
-        "a number added to all of x changes products and mean, and not the result",
-    ),
     lines=4,
     example=lambda: call(
         torch.tensor([1.0, 3.0]),
@@ -52,16 +40,6 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-3,
     imports=("import torch", "from torch import Tensor"),
-    hints=(
-        "Invariant: in the example x has mean 2 and deviation 1, nearly, so that y is gain * (-1, 1) + shift. Weight\n"
-        "times gain * x is known; weight times gain * mean is the mean times a sum that is known, too.",
-        "Place: write weight @ y out, one bracket after the other, and see which of its parts hold x: only one does.\n"
-        "The deviation divides what holds x and what holds the mean, and nothing else.",
-        "Pseudocode:\n"
-        "  the mean of x; the root of the mean squared distance from it, and eps under the root\n"
-        "  all pieces of the products in one sum for each row; without the mean's share of it\n"
-        "  over the deviation; then what the shift has made",
-    ),
 )
 
 

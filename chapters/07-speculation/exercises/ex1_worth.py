@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 
 def worth(alpha: list[float], drafts: list[int], plain: float, verify: float) -> tuple[list[float], float]:
@@ -20,38 +19,13 @@ def worth(alpha: list[float], drafts: list[int], plain: float, verify: float) ->
     return tokens, sum(tokens) / len(tokens) * plain / verify
 
 
-def _example() -> Call:
-    return call([0.5, 0.9], [2, 0], 0.010, 0.011)
-
-
 EXERCISE = Spec(
-    title="What drafts are worth",
     reference=worth,
-    task=(
-        "Somebody guesses the next tokens of each row, and one step verifies all guesses. Compute what comes out of\n"
-        "such a step on average, and whether it was worth the longer step."
-    ),
-    invariants=(
-        "a row gets at least one token a step, however bad its drafts are, and at most one more than it has drafts",
-        "another draft never brings less, and each brings less than the one before it, unless all are right",
-        "where verification takes as long as a plain step, drafts never make anything slower",
-    ),
     lines=4,
-    example=_example,
+    example=lambda: call([0.5, 0.9], [2, 0], 0.010, 0.011),
     section="What a draft is worth",
     axes=(("tokens", "row"), ("speed",)),
     tolerance=1e-6,
-    imports=(),
-    hints=(
-        "Invariant: in the example row 0 gets a first token in any case, a second if its first draft is right, and a\n"
-        "third if both are: 1 + 0.5 + 0.25. Row 1 brings nothing and gets 1.",
-        "Place: go through a run place by place, and ask each time with which probability the row gets a token there.\n"
-        "The first place needs no draft at all. The sum of these probabilities is the mean number of tokens.",
-        "Pseudocode:\n"
-        "  for each row: add up the powers of its alpha, from the zeroth on, one for each draft and one besides\n"
-        "  the mean over rows, since a plain step gives one token to each\n"
-        "  times what a plain step takes, divided by what verifying takes",
-    ),
 )  # fmt: skip
 
 
@@ -95,6 +69,4 @@ def any_rows(case: Case) -> Call:
     return call(_shares(case, rows), drafts, 0.5, case.choice("verify", (0.25, 0.75, 2.0)))
 
 
-CHECKS = (
-    Check(any_rows, 7, wide=True), Check(one_row, 3), Check(ragged, 3), Check(by_the_clock, 3),
-)  # fmt: skip
+CHECKS = (Check(any_rows, 7, wide=True), Check(one_row, 3), Check(ragged, 3), Check(by_the_clock, 3))

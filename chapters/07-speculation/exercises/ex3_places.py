@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import IMPORTS, Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import IMPORTS, Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.sampling import gumbel
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch
@@ -46,8 +42,7 @@ def choose(logits: Tensor, run: Tensor, offset: Tensor, rows: dict[str, Tensor],
     return torch.where(warm > 0, scores / torch.where(warm > 0, warm, 1.0) + noise, scores).argmax(-1)
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """It chooses for rows of a step with drafts that do not filter; none of these is penalised."""
     lay_out, original = verify.lay_out, verify.choose_each
     drafts: list[Tensor] = []  # of the step
@@ -69,8 +64,7 @@ def swap(mine: Function) -> Iterator[None]:
         return tokens
 
     step = "nanoinfer.speculate.verify"
-    with replaced(f"{step}:lay_out", note_drafts), replaced(f"{step}:choose_each", choose_each):
-        yield
+    return {f"{step}:lay_out": note_drafts, f"{step}:choose_each": choose_each}
 
 
 NAMES = ("seed", "step", "temperature", "penalty", "counts")
@@ -87,18 +81,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="A token for each place",
     reference=choose,
-    task=(
-        "A step that verifies drafts chooses several tokens of a row at once. Choose each of them as plain decoding\n"
-        "would choose it, when its turn comes: with the noise of that place, and with what would have been counted\n"
-        "until then. nanoinfer.engine.sampling.gumbel is lent to you, which makes the noise."
-    ),
-    invariants=(
-        "a place's token does not depend on which places of the row are in the same step",
-        "tokens after a place, or in other rows, change nothing",
-        "if all drafts are right, these are the tokens of as many plain steps",
-    ),
     lines=8,
     example=_example,
     swap=swap,
@@ -107,20 +90,6 @@ EXERCISE = Spec(
     typed=True,
     imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import gumbel"),
     refuse=("nanoinfer.speculate.verify:choose_each", "nanoinfer.engine.sampling:noisy"),
-    hints=(
-        "Invariant: in the example row 0 is greedy, with a penalty of 2. Its id 2 was chosen once before, so that it\n"
-        "stands at 2 and id 1 wins at 3. In the second place the draft 1 has been chosen once, and id 2 wins with it\n"
-        "at 2 over 1. In the third it has been chosen twice.",
-        "Place: all that belongs to rows is looked up by `run`, and then has one line for each place. Two things\n"
-        "differ between places of one row: the number of new tokens, which is the row's and the offset, and the\n"
-        "counts, which are the row's and those of as many drafts. A draft may stand there twice: add, do not set.",
-        "Pseudocode:\n"
-        "  each place's counts: its row's, and one more for each draft that stands ahead of it\n"
-        "  scores: logits less the penalty for each count\n"
-        "  noise of the row's seed, at the row's number of new tokens as it is at that place\n"
-        "  where the row is warm: scores by temperature, and noise; elsewhere the scores themselves\n"
-        "  the id of the highest",
-    ),
 )
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch
 from nanoinfer.speculate import verify
@@ -51,8 +47,7 @@ def verify_batch(
     return tokens, positions, cells, [position + 1 for position in positions], starts
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """A step with drafts asks it; padding makes a rectangle of what it says."""
     original = verify.lay_out
 
@@ -70,61 +65,27 @@ def swap(mine: Function) -> Iterator[None]:
         numbers[:, at] = torch.tensor(fed)
         return replace(batch, token_ids=numbers[0], positions=numbers[1], row=numbers[2], past=max(reads) - 1)
 
-    with replaced("nanoinfer.speculate.verify:lay_out", lay_out):
-        yield
+    return {"nanoinfer.speculate.verify:lay_out": lay_out}
 
 
 def _row(slot: int, length: int, newest: int, left: int, rejected: int = 0) -> dict[str, int]:
     return {"slot": slot, "length": length, "newest": newest, "left": left, "filled": length - 1 + rejected}
 
 
-def _example() -> Call:
-    return call([_row(2, 5, 11, 9, 2), _row(0, 7, 12, 3)], [[21, 22], [23, 24, 25]], 10)
-
-
 EXERCISE = Spec(
-    title="The batch of a step that verifies",
     reference=verify_batch,
-    task=(
-        "Rows go on, each with its newest token and some guesses. Lay out the step: which tokens it has, where they\n"
-        "stand in their texts, where their keys and values are written, and which ones each of them reads. In the\n"
-        "step before, guesses were rejected; their keys and values are still there, and must never be read."
-    ),
-    invariants=(
-        "a row's first token stands one position after the last one of its text that was in a step and was kept",
-        "what a rejected guess has left in the cache is overwritten before anything reads it",
-        "if all guesses are right, the row still has room for the token after them",
-    ),
     lines=14,
-    example=_example,
+    example=lambda: call([_row(2, 5, 11, 9, 2), _row(0, 7, 12, 3)], [[21, 22], [23, 24, 25]], 10),
     swap=swap,
     section="What a rejected token leaves behind",
     axes=(("tokens", "place"), ("positions", "place"), ("cells", "place"), ("reads", "place"), ("starts", "row")),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.speculate.verify:lay_out",),
-    hints=(
-        "Invariant: in the example row 0 has a text of 5 tokens, of which positions 0 to 3 were in steps. Its newest\n"
-        "one is at position 4, though 6 cells of its line were written once. Row 1 may get 3 tokens, so that it\n"
-        "brings 2 drafts of its 3: both right, and one after them.",
-        "Place: one loop over rows. First how many tokens the row may get in this step, by both limits: it brings as\n"
-        "many, since each token that goes in may bring one out. All else follows from the position of the newest one,\n"
-        "which is the length less one: nothing that was written beyond it counts.",
-        "Pseudocode:\n"
-        "  for each row:\n"
-        "      the smaller of what it may get and what the longest text has room for\n"
-        "      its newest token, and drafts until it brings so many\n"
-        "      positions from the newest one's on; the cell is the position, counted from where the line begins\n"
-        "      note how many tokens there are by now\n"
-        "  what a token reads: all up to its position, and that is one more than the position",
-    ),
 )
 
 
 def _drafts(case: Case, row: int, count: int) -> list[int]:
-    tokens: list[int] = case.ints(f"drafts {row}", 1, 999, count).tolist()
-    return tokens
+    return case.ints(f"drafts {row}", 1, 999, count).tolist()
 
 
 def _rows(case: Case, count: int, rejected: bool = False) -> list[dict[str, int]]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Function, Spec
-from nanocourse.exercises.swap import replaced
+from nanocourse.exercises import Call, Case, Check, Function, Places, Spec, call
 from nanoinfer.engine.queue import Queued
 from nanoinfer.speculate.lookup import LONGEST
 
@@ -30,8 +27,7 @@ def look_up(text: list[int], longest: int, limit: int) -> list[int]:
     return []
 
 
-@contextmanager
-def swap(mine: Function) -> Iterator[None]:
+def swap(mine: Function) -> Places:
     """PromptLookup asks it, of each row's whole text; its own drafts would go on after the text's end."""
 
     def draft(self: Any, rows: Sequence[Queued], limits: Sequence[int]) -> list[list[int]]:
@@ -40,48 +36,18 @@ def swap(mine: Function) -> Iterator[None]:
             raise ValueError("there are more drafts than were wanted")
         return drafts
 
-    with replaced("nanoinfer.speculate.lookup:PromptLookup.draft", draft):
-        yield
-
-
-def _example() -> Call:
-    return call([1, 2, 3, 7, 2, 3, 9, 8, 2, 3], 3, 4)
+    return {"nanoinfer.speculate.lookup:PromptLookup.draft": draft}
 
 
 EXERCISE = Spec(
-    title="Look it up in the text",
     reference=look_up,
-    task=(
-        "Summaries, edits and code repeat what stands in the prompt. Find the last place where the text went as it\n"
-        "does now, and guess that it goes on as it did there. No model is needed."
-    ),
-    invariants=(
-        "drafts are tokens that stand side by side in the text",
-        "a longer n-gram is preferred to a later place, and a later place to an earlier one",
-        "where the text has never been before, nothing is guessed",
-    ),
     lines=6,
-    example=_example,
+    example=lambda: call([1, 2, 3, 7, 2, 3, 9, 8, 2, 3], 3, 4),
     section="Prompt lookup",
     axes=("draft",),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     swap=swap,
     refuse=("nanoinfer.speculate.lookup:look_up", "nanoinfer.speculate.lookup:PromptLookup.draft"),
-    hints=(
-        "Invariant: in the example 8, 2, 3 stands nowhere else, so three tokens are too many. 2, 3 stands twice\n"
-        "before the end, and what counts is the second time: 9, 8, 2, 3 follow.",
-        "Place: two loops, one in the other. The outer one goes over lengths, from the longest that can stand twice.\n"
-        "The inner one goes over places at which such an n-gram may end, from the last: that is one token before the\n"
-        "end of the text. Whoever finds one is done.",
-        "Pseudocode:\n"
-        "  lengths from the longest down to one, as far as the text has one token more\n"
-        "      ends from one before the last, down to this length\n"
-        "          the same tokens ahead of this end as ahead of the text's end?\n"
-        "          then what stands after it, cut to the limit\n"
-        "  otherwise nothing",
-    ),
 )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 Run = list[tuple[int, str]]
 
@@ -55,40 +54,13 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Where a run ends",
     reference=end_run,
-    task=(
-        "A step has given a row several tokens at once, and somewhere among them the row may be over: by an id that\n"
-        "ends texts, by a stop string, by its limit or by the end of the context. Give it what it would have had if\n"
-        "the tokens had come one by one."
-    ),
-    invariants=(
-        "a run that is cut into two runs, one after the other, gives the same tokens, reason and text",
-        "nothing comes after the token that ends a row: no token and no text",
-        "with a stop at one place and a limit at another, the one that comes first is the reason",
-    ),
     lines=13,
     example=_example,
     section="A run that ends in the middle",
     axes=("part",),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.engine.queue:QueueEngine.take", "nanoinfer.text.stop:TextStream.push"),
-    hints=(
-        "Invariant: in the example the stop string begins in text that was there before and ends in the second token\n"
-        "of the run. The row keeps two tokens, its text is \"The w\", and nobody ever asks for the other two.",
-        "Place: one loop over the run, which does for each token what plain decoding does after each step, and leaves\n"
-        "as soon as one of three questions is answered by yes. Which of them is asked first matters where a token is\n"
-        "both the last one allowed and a stop.",
-        "Pseudocode:\n"
-        "  how many tokens the row may still have: by its limit, and by the context, whichever is less\n"
-        "  for each token, numbered from one:\n"
-        "      an id that stops: leave, with the text as it was\n"
-        "      add its piece; wherever stop strings stand now, the text ends ahead of the first: leave\n"
-        "      as many as it may have: leave\n"
-        "  the whole run, no reason",
-    ),
 )  # fmt: skip
 
 LETTERS = "abcdefgh"

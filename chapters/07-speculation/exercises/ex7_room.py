@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 
 def draft_room(
@@ -38,44 +37,14 @@ def draft_room(
     return brought, held, kept, free
 
 
-def _example() -> Call:
-    return call([(7, 2), (4, 3), (2, 1)], [4, 3, 5], [1, 3, 0], 4, 4)
-
-
 EXERCISE = Spec(
-    title="Room for guesses",
     reference=draft_room,
-    task=(
-        "Guesses are written to the cache before it is known whether they are right. Give them blocks, but none that\n"
-        "a row was promised. After the step, let each row hold what it would hold without any guesses."
-    ),
-    invariants=(
-        "whatever is guessed, each row can still have all blocks that it was promised",
-        "guesses make no row wait: where there are no blocks for them, a row has fewer, or none",
-        "after the step no block holds rejected drafts alone",
-    ),
     lines=16,
-    example=_example,
+    example=lambda: call([(7, 2), (4, 3), (2, 1)], [4, 3, 5], [1, 3, 0], 4, 4),
     section="What a rejected token leaves behind",
     axes=(("brought", "row"), ("held", "row"), ("kept", "row"), ("free blocks",)),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.speculate.engine:DraftEngine.room_for",),
-    hints=(
-        "Invariant: in the example 4 blocks are free, and 2 of them are promised to row 1. So 2 are over. Row 0\n"
-        "writes 5 tokens after its 7, for which it needs one block more than it is promised. Row 1 writes 4 after\n"
-        "4, in 2 blocks. Row 2 has 1 promised and 1 over: it brings all of its 5 drafts, and gives a block back.",
-        "Place: first what is free and promised to nobody. Then row by row: the most tokens that its promise and that\n"
-        "remainder hold, less what is written and the newest. What it takes beyond its promise is gone for those\n"
-        "after it. What it keeps depends on the drafts that were brought and right, not on those that it had.",
-        "Pseudocode:\n"
-        "  what is over: free blocks, less all that is promised and not held\n"
-        "  for each row:\n"
-        "      drafts: what it has, or as many as find room in promise and remainder after text and newest token\n"
-        "      blocks for all of these; the remainder shrinks by those beyond the promise\n"
-        "      blocks for text, newest token and drafts that are kept; the free ones change by the difference",
-    ),
 )
 
 
@@ -132,6 +101,4 @@ def any_rows(case: Case) -> Call:
     return call(rows, wishes, right, _lacks(rows, size) + over, size)
 
 
-CHECKS = (
-    Check(any_rows, len(KINDS), wide=True), Check(promises_first, 6), Check(given_back, 4),
-)  # fmt: skip
+CHECKS = (Check(any_rows, len(KINDS), wide=True), Check(promises_first, 6), Check(given_back, 4))

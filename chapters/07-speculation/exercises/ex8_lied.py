@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, beside, call
 
 MANY = 100
-LIARS = run_file(Path(__file__).with_name("liars.py"), "nanoinfer_ch07_liars")
+LIARS = beside(__file__, "liars.py")
 
 
 def check_guesses(
@@ -101,40 +98,12 @@ def liar(case: Case, *names: str) -> Call:
 
 
 EXERCISE = Spec(
-    title="A test that no guess can lie to",
     reference=check_guesses,
-    task=(
-        "Write the test that a machine with guesses must pass. It is marked both ways: right machines must pass it,\n"
-        "and machines with one mistake each must fail it, with an AssertionError. Some of the mistakes are those of\n"
-        "the page \"Guesses that lied\", and there are others. The letters stand for tokens.\n"
-        "Each machine is tried for 10 seconds at most: a hundred short requests are enough."
-    ),
-    invariants=(
-        "whatever is guessed, the letters are those of plain decoding",
-        "what is guessed decides how many letters a step gives, to the letter",
-        "a machine that is right for guesses that are all right, or all wrong, may be wrong for all others",
-    ),
     lines=40,
     example=lambda: lent(LIARS.Machine),
     section="Guesses that lied",
-    imports=(),
     verdicts=True,
     fixed=True,
-    hints=(
-        "Invariant: from the plain text and the guess follows what each step gives, with nothing left open. So\n"
-        "compute that, compare it whole, and vary what is guessed.",
-        "Place: a loop over scenes, in it one over requests, in it one over steps. Where must a wrong letter stand so\n"
-        "that what it leaves behind is read later? How long must a run be, and where the stop, so that it is in the\n"
-        "middle? What if two rows have runs of different lengths, or guesses at all? And if room ends in a run?",
-        "Pseudocode:\n"
-        "  what plain decoding writes, as far as limit and context go\n"
-        "  a guess: these letters, some of them replaced, some of them left out\n"
-        "  as long as any are left: drafts as the contract cuts them; go along letters and drafts together, and end\n"
-        "      this step at a stop or after the first unequal pair; after the last draft there is one letter more\n"
-        "  all requests of a scene at once: are the steps what was computed?\n"
-        "  scenes: right ones, wrong ones at several places, greedy and with seeds, several rows that differ, a stop\n"
-        "  in the middle of a run, limits and a context that end in one",
-    ),
 )  # fmt: skip
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 
 def cut(name: str, whole: Tensor, heads: int, rank: int, size: int) -> Tensor:
@@ -50,17 +49,7 @@ def cut(name: str, whole: Tensor, heads: int, rank: int, size: int) -> Tensor:
 
 
 EXERCISE = Spec(
-    title="What a rank holds",
     reference=cut,
-    task=(
-        "Several ranks share the work of one layer: each has some of its heads, and some columns of its MLP. Take a\n"
-        "rank's part out of one parameter of the whole model, as the published files hold it."
-    ),
-    invariants=(
-        "the parts of all ranks, in the right order, are the whole: nothing is lost, and nothing is there twice",
-        "a head is on one rank with all that it needs: its queries, keys, values, and its rows of the projection",
-        "what is added once to the sum of all ranks is on one rank alone",
-    ),
     lines=16,
     example=lambda: call("h.0.attn.c_attn.bias", torch.arange(15.0), 5, 1, 2),
     section="A head stays whole",
@@ -68,20 +57,6 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     refuse=("nanoinfer.parallel.shard:Shard.pieces", "nanoinfer.parallel.shard:Shard.part"),
-    hints=(
-        "Invariant: in the example there are 5 heads of one number each: 0 to 4 are queries, 5 to 9 keys, 10 to 14\n"
-        "values. Of 5 heads rank 0 has three, and rank 1 two: 3 and 4 of the queries, and the same in each third.",
-        "Place: first the question how a count is cut: how many each has, how many ranks have one more, and how many\n"
-        "things stand before this rank. Count heads for attention, columns for the MLP. Then the names: what gives a\n"
-        "rank's own things is cut along its outputs, with its bias; what takes them along its inputs, without.",
-        "Pseudocode:\n"
-        "  too many ranks: refuse\n"
-        "  c_attn: look at the outputs as 3 times heads times numbers, take a run of heads, and make them flat again\n"
-        "  its projection: look at the inputs as heads times numbers, take the same run\n"
-        "  c_fc: a run of columns, of weight and bias; the matrix after it: a run of rows\n"
-        "  the biases of both projections: zeros, except on the first rank\n"
-        "  all else as it is",
-    ),
 )
 
 CUT = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-RANKS = run_file(Path(__file__).with_name("ranks.py"), "nanoinfer_ch08_ranks")
+RANKS = beside(__file__, "ranks.py")
 Part = dict[str, Tensor]
 
 
@@ -116,36 +113,13 @@ def _made(
 
 
 EXERCISE = Spec(
-    title="A layer on several ranks",
     reference=layer,
-    task=(
-        "Write what one rank computes of a block, with an all-reduce wherever the block needs what others have. Ranks\n"
-        "are generators: all of them are played, and each must return the output of the whole block."
-    ),
-    invariants=(
-        "after each all-reduce all ranks hold the same numbers",
-        "what each rank adds to the sum is its own term; what is there once is added once",
-        "the ranks' outputs are those of the whole block, however heads and columns are dealt out",
-    ),
     lines=12,
     example=lambda: _made(Case("example", simple=True), 1, [1, 1], [1, 1], head=1, plain_norms=True, scale=1.0),
     section="A head stays whole",
     axes=("rank", "token", "column"),
     typed=True,
-    imports=("import torch", "import torch.nn.functional as F", "from torch import Tensor"),
     scene=played,
-    hints=(
-        "Invariant: a rank can go alone as long as it needs nothing but x, its heads or its columns. The first place\n"
-        "where that ends is the sum over all heads; the second, the sum over all inner columns.",
-        "Place: the matrix after the heads is cut by rows, so what it gives is one term of the sum. Whatever stands\n"
-        "outside of that sum in the whole block, the residual and the bias, must come in once, and not once a rank.\n"
-        "GELU stands inside: it sees one column at a time, and each column is on one rank.",
-        "Pseudocode:\n"
-        "  norm; queries, keys and values of the own heads; causal attention; the matrix after it: a term\n"
-        "  the sum of all terms; to it, on every rank alike, residual and bias\n"
-        "  norm of that; the own columns; GELU; the matrix after it: a term\n"
-        "  the sum of all terms; residual and bias",
-    ),
 )  # fmt: skip
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-RANKS = run_file(Path(__file__).with_name("ranks.py"), "nanoinfer_ch08_ranks")
+RANKS = beside(__file__, "ranks.py")
 RIGHT = "all ranks have the sums, bit for bit"
 
 
@@ -128,41 +125,16 @@ def _rounded(summands: list[float]) -> str:
 
 
 EXERCISE = Spec(
-    title="A sum round the ring",
     reference=ring,
-    task=(
-        "Each rank has a list of numbers, and each must end with the sums over all ranks. No rank talks to all: it\n"
-        "sends to the next one and receives from the one before, a part of the list at a time."
-    ),
-    invariants=(
-        "what a rank sends in the first round is its part of a sum, with all that it has received for it",
-        "after the first round each rank has one part of the list whose sums are whole; no other rank needs to add",
-        "all ranks have the same bits",
-    ),
     lines=12,
     example=lambda: call([[1.0, 20.0, 300.0], [4.0, 50.0, 600.0]]),
     section="What an all-reduce is made of",
-    imports=(),
     scene=played,
-    hints=(
-        "Invariant: with 3 ranks, part 0 goes from rank 0 to 1, and on to 2, where its sums are whole. Meanwhile\n"
-        "part 1 goes from 1 to 2 to 0, and part 2 from 2 to 0 to 1. In each step each rank sends one part, and\n"
-        "receives the one behind which it will stand in the next step.",
-        "Place: two rounds of one step fewer than there are ranks. In the first what is received is added to the own\n"
-        "numbers, in the second it takes their place. Which part a rank sends goes down by one from step to step,\n"
-        "round the end. Cut the list such that no part is longer than the others by more than one.",
-        "Pseudocode:\n"
-        "  cut the list into as many parts as there are ranks\n"
-        "  size - 1 times: send a part, the own one first; receive the one before it, and add\n"
-        "  size - 1 times: send the part that is whole, or was received last; receive the one before it, and keep it\n"
-        "  all parts, one after the other",
-    ),
 )
 
 
 def _values(case: Case, ranks: int, n: int, scale: float = 1.0) -> list[list[float]]:
-    made: list[list[float]] = (case.floats("values", ranks, n).double() * scale).tolist()
-    return made
+    return (case.floats("values", ranks, n).double() * scale).tolist()
 
 
 def every_part(case: Case) -> Call:

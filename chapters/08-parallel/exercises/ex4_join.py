@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import IMPORTS, Check, Function, Spec
+from nanocourse.exercises import IMPORTS, Call, Case, Check, Function, Spec, beside, call
 from nanoinfer.engine.sampling import gumbel
 
-RANKS = run_file(Path(__file__).with_name("ranks.py"), "nanoinfer_ch08_ranks")
+RANKS = beside(__file__, "ranks.py")
 
 
 def choose(rank: int, logits: Tensor, first: int, vocab: int, rows: dict[str, Tensor]) -> Generator[Any, Any, Tensor]:
@@ -94,18 +91,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="One token, of many ranks",
     reference=choose,
-    task=(
-        "Each rank has computed the logits of some ids, and none of them has all. Choose each row's next token such\n"
-        "that all ranks know it, and that it is the one a single device would choose, noise and all. Logits stay\n"
-        "where they are. nanoinfer.engine.sampling.gumbel is lent to you, which makes the noise."
-    ),
-    invariants=(
-        "the tokens do not depend on how many ranks there are, nor on where the vocabulary is cut",
-        "all ranks return the same tokens",
-        "an id that does not exist is never chosen, whatever its logit is, and however low all others are",
-    ),
     lines=11,
     example=_example,
     section="The logits, split by vocabulary",
@@ -114,19 +100,6 @@ EXERCISE = Spec(
     imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import gumbel"),
     refuse=("nanoinfer.engine.sampling:noisy",),
     scene=played,
-    hints=(
-        "Invariant: in the example ids 0 to 2 exist, and id 3, the second one of rank 1, does not. In row 0 ids 1 and\n"
-        "2 both stand at -2, on different ranks, and the lower id wins. In row 1 id 2 wins on rank 1, at -1.5.",
-        "Place: the highest of all is the highest of those that are the highest on their ranks. So a rank sends its\n"
-        "best score and the id that has it, which is not the place where it stands. Ids that do not exist must lose\n"
-        "before a rank looks for its best. The noise belongs to ids, not to places.",
-        "Pseudocode:\n"
-        "  the ids of my columns\n"
-        "  scores: by the temperature, and with the noise of these ids; of greedy rows the logits\n"
-        "  what does not exist can not win\n"
-        "  my best of each row: its score, and its id, in a type that holds both\n"
-        "  hear those of all ranks: of those with the highest score the lowest id",
-    ),
 )
 
 
@@ -220,7 +193,4 @@ def any_head(case: Case) -> Call:
     return call(parts, firsts, total, rows)
 
 
-CHECKS = (
-    Check(any_head, len(KINDS), wide=True), Check(ties, 6), Check(below_padding, 5),
-    Check(its_own_noise, 4),
-)  # fmt: skip
+CHECKS = (Check(any_head, len(KINDS), wide=True), Check(ties, 6), Check(below_padding, 5), Check(its_own_noise, 4))

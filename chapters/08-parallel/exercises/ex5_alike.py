@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
+from copy import deepcopy
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-RANKS = run_file(Path(__file__).with_name("ranks.py"), "nanoinfer_ch08_ranks")
+RANKS = beside(__file__, "ranks.py")
 Ended = list[tuple[str, str]]
 
 
@@ -72,7 +70,7 @@ def played(
 
     def exchange(asked: list[Any]) -> list[Any]:
         if asked[0][0] == "gather":
-            return [[_copied(one[1]) for one in asked] for _ in asked]
+            return [[deepcopy(one[1]) for one in asked] for _ in asked]
         names, graph = asked[0][1], asked[0][2]
         if not isinstance(names, list) or not names or any(name not in had for name in names):
             raise RANKS.LostError(f"a step of {str(names)[:200]}: no names of rows")
@@ -97,7 +95,7 @@ def played(
 
     try:
         ranks = [
-            RANKS.Rank(n, lambda n=n: answer(n, _copied(each[n]), _copied(rows)), "ValueError") for n in range(size)
+            RANKS.Rank(n, lambda n=n: answer(n, deepcopy(each[n]), deepcopy(rows)), "ValueError") for n in range(size)
         ]
         for _ in range(RANKS.STEPS):
             for rank in ranks:
@@ -142,12 +140,6 @@ def _short(asks: list[Any]) -> str:
     return " ".join(map(str, asks))[:120]
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _copied(one) for name, one in value.items()}
-    return type(value)(map(_copied, value)) if isinstance(value, list | tuple) else value
-
-
 def _row(name: str, blocks: int = 1, deadline: float = 1e9) -> dict[str, Any]:
     return {"name": name, "blocks": blocks, "deadline": deadline}
 
@@ -157,18 +149,7 @@ def _mine(blocks: int, graphs: list[int], settings: str = "small, float32") -> d
 
 
 EXERCISE = Spec(
-    title="Ranks that agree",
     reference=serve,
-    task=(
-        "Ranks that diverge wait for each other for ever, or compute garbage. Each of them has measured something by\n"
-        "itself, has a clock of its own, and sees for itself when a row has ended. Write a rank's program so that\n"
-        "all ranks run the same steps nevertheless."
-    ),
-    invariants=(
-        "whatever ranks have found out by themselves, all of them run the same steps, and end at the same time",
-        "what one of them cannot do, none does",
-        "no rank enters a collective that another one does not enter",
-    ),
     lines=20,
     example=lambda: call(
         [_mine(4, [1, 4, 2]), _mine(3, [4, 1])], [_row("a", 2, 9.0), _row("b", 1), _row("c", 1)],
@@ -177,24 +158,7 @@ EXERCISE = Spec(
     section="Ranks that must agree",
     axes=("item",),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     scene=played,
-    hints=(
-        "Invariant: whatever decides about a step must be the same on all ranks when they decide. In the example\n"
-        "rank 1 has 3 blocks, so c waits. Only rank 0 has a graph for two rows, so a step of two runs by that of 4.\n"
-        "Rank 1 is told that a has ended a step before rank 0 is told so, and must not believe it.",
-        "Place: three things are a rank's own, and each has to be gathered, every time: what it has measured, its\n"
-        "clock, and what a step has told it. A gather is for all. One that stands under an `if` about something of\n"
-        "the rank's own is one that somebody does not enter.",
-        "Pseudocode:\n"
-        "  gather what all have measured; refuse unless settings are equal; the least of blocks; the graphs of all\n"
-        "  rows that never fit are refused\n"
-        "  again and again: gather the clocks, and take the first: who is late leaves\n"
-        "      who waits begins, one after the other, until one does not fit\n"
-        "      nobody runs: over\n"
-        "      a step, by the smallest graph with room; gather what it told, and take the first",
-    ),
 )  # fmt: skip
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, call
 
 Sent = list[tuple[int, str, list[int], int, int]]
 Known = dict[int, set[tuple[int, ...]]]
@@ -93,50 +92,20 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Replicas, and one that dies",
     reference=route,
-    task=(
-        "Several engines hold the same model. Send each request to the one that has the least to do, where one that\n"
-        "knows the beginning of the text may have a few rows more; and when one dies, let its rows go on elsewhere\n"
-        "after the tokens that their clients have seen."
-    ),
-    invariants=(
-        "each row is on one replica that lives, or has ended, or failed: never lost, and never on two",
-        "a replica's rows go up when something is sent, and down when it ends, however it ends",
-        "a client is given no token twice, and none is left out",
-        "hits never outweigh more rows than they are worth",
-    ),
     lines=35,
     example=_example,
     section="Replicas",
     axes=(("sent", "message", "part"), ("rows", "replica", "item"), ("failed", "row")),
     typed=True,
-    tolerance=1e-9,
-    imports=(),
     refuse=("nanoinfer.parallel.replicas:ReplicaLoop.submit",),
-    hints=(
-        "Invariant: in the example a goes to replica 0, and b to 1, which has no row yet. When replica 0 dies, a has\n"
-        "been given a token, so it goes on after four, of which one is new. A request that began with 5, 6 ahead of\n"
-        "that would have gone to replica 0 as well: a row more, but a block that is known.",
-        "Place: keep of each replica its rows, the beginnings that it knows, and when it was last sent something; of\n"
-        "each row its replica, its text, how much of it is new, its limit, and whether it was moved before. One\n"
-        "function sends, for new rows and for those that are moved.",
-        "Pseudocode:\n"
-        "  send: beginnings of the text, block by block; the cost of each that lives; the best of them\n"
-        "      it has a row more, knows the beginnings, and was the last to be sent something\n"
-        "  tokens: after the row's text; so many more are new\n"
-        "  end: its replica has a row less\n"
-        "  dies: out of the list; of each of its rows: as many new ones as wanted, it has ended; moved before, it\n"
-        "      fails; else send",
-    ),
 )
 
 History = list[tuple[Any, ...]]
 
 
 def _text(case: Case, name: str, length: int, high: int = 99) -> list[int]:
-    tokens: list[int] = case.ints(name, 0, high, length).tolist()
-    return tokens
+    return case.ints(name, 0, high, length).tolist()
 
 
 def the_least(case: Case) -> Call:

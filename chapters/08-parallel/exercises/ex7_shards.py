@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises import Call, Case, Check, Function, Spec, beside, call
 
-RANKS = run_file(Path(__file__).with_name("ranks.py"), "nanoinfer_ch08_ranks")
+RANKS = beside(__file__, "ranks.py")
 MOST = 4000  # accesses of one run
 Line = tuple[str, str]
 
@@ -201,39 +198,14 @@ def _lines(case: Case, count: int, same: bool = False) -> list[Line]:
 
 
 EXERCISE = Spec(
-    title="Whole shards, or none",
     reference=batch,
-    task=(
-        "A file of prompts is processed in shards, by runs that may be killed at any moment and started again, also\n"
-        "several at a time. Write a run so that nothing is lost and nothing appears twice. The results must not show\n"
-        "how the work was divided, or who did it."
-    ),
-    invariants=(
-        "a file with a shard's name is whole, at any moment",
-        "an answer depends on the line and on the run's seed, and on nothing else",
-        "what is there is not computed again",
-    ),
     lines=14,
     example=lambda: call([("q1", "Once"), ("q2", "upon"), ("q3", "a")], 7, 2, [("anna", None)], {}, [1]),
     section="A file of prompts",
     axes=("item",),
     typed=True,
-    tolerance=1e-9,
     imports=("import zlib",),
     scene=played,
-    hints=(
-        "Invariant: a name that says \"done\" may only ever stand on what is whole. Writing takes time, and a run may\n"
-        "end in the midst of it; renaming takes none.",
-        "Place: look, compute, write under a name of your own, rename: in this order, once for each shard. The name\n"
-        "of your own must not be another worker's, so your name is part of it; and what an older run left under it is\n"
-        "simply written over.",
-        "Pseudocode:\n"
-        "  for each shard, by where it starts: the last one may be shorter\n"
-        "      look which files there are; its name is among them: the next one\n"
-        "      an answer for each line, with the seed of the line's id\n"
-        "      all of them to a file with a name of my own; give it the shard's name\n"
-        "      note the name",
-    ),
 )  # fmt: skip
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises import Call, Case, Check, Spec, beside, call
 
 MANY = 40
-LIARS = run_file(Path(__file__).with_name("liars.py"), "nanoinfer_ch08_liars")
+LIARS = beside(__file__, "liars.py")
 
 
 def check_ranks(
@@ -83,39 +80,12 @@ def liar(case: Case, *names: str) -> Call:
 
 
 EXERCISE = Spec(
-    title="A test of ranks that must agree",
     reference=check_ranks,
-    task=(
-        "Write the test that a machine of several ranks must pass. It is marked both ways: right machines must pass\n"
-        "it, and machines with one mistake each must fail it, with an AssertionError. Some of the mistakes are those\n"
-        "of the page \"Ranks that disagreed\", and there are others. The letters stand for tokens.\n"
-        "Each machine is tried for 10 seconds at most: forty short requests are enough."
-    ),
-    invariants=(
-        "however many ranks there are, each writes what one rank writes",
-        "ranks that agree with each other may all be wrong",
-        "a machine that is right for one request, or without noise, or when no rank is late, may be wrong otherwise",
-    ),
     lines=20,
     example=lambda: lent(LIARS.RIGHT["two-slots"]),
     section="Ranks that disagreed",
-    imports=(),
     verdicts=True,
     fixed=True,
-    hints=(
-        "Invariant: one rank has nobody to disagree with. So ask it for each text, compute how long the text must be,\n"
-        "and compare all that all ranks have written with that.",
-        "Place: a loop over scenes, in it one over requests. What must a scene have for a rank to see another clock\n"
-        "than the first one's, to draw another letter, or to find less memory? Which mistakes need a second row, and\n"
-        "which a third rank? Does the word that is written have every letter that a rank might have lost?",
-        "Pseudocode:\n"
-        "  of each request: how many letters come before its clock has reached its patience; no more than the limit\n"
-        "  what one rank writes, as far as that\n"
-        "  play all requests of the scene at once: has each rank written just this, and has each ended?\n"
-        "  scenes: two ranks and more, late ones; greedy and with seeds; several rows that differ; a patience that\n"
-        "  another clock reaches one letter earlier; more texts than the memory has room for; letters from all over\n"
-        "  the alphabet",
-    ),
 )  # fmt: skip
 
 

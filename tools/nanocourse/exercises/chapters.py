@@ -8,14 +8,15 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nanocourse.exercises import moved
 from nanocourse.exercises.bank import wrong_answers
 from nanocourse.exercises.exercise import Exercise, Function, Spec
+from nanocourse.exercises.moved import told
+from nanocourse.exercises.page import texts
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,13 @@ def exercise(id: str) -> Exercise:
     for path in exercise_files(of):
         if path.name.startswith(f"ex{match[2]}_"):
             return load(path, of.number)
-    raise ValueError(moved.told(id) or f"chapter {of.number} has {len(exercise_files(of))} exercises, and none is {id}")
+    raise ValueError(told(id) or f"chapter {of.number} has {len(exercise_files(of))} exercises, and none is {id}")
 
 
 def load(path: Path, chapter: int) -> Exercise:
-    """An exercise, from its file, the file of its answers and the chapter's table of wrong ones.
+    """An exercise, from its file, its page, the file of its answers and the chapter's table of wrong ones.
 
-    ValueError if they do not declare what they must.
+    ValueError if they do not declare what they must, OSError if there is no page.
     """
     match = re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name)
     if not match:
@@ -108,11 +109,12 @@ def load(path: Path, chapter: int) -> Exercise:
     own = run_file(path, f"nanoinfer_ch{chapter:02d}_{path.stem}")
     beside = path.with_name(f"{path.stem}_answers.py")
     answers = run_file(beside, f"nanoinfer_ch{chapter:02d}_{beside.stem}") if beside.is_file() else None
-    spec: Spec = _declared(own, "EXERCISE")
+    id = f"{chapter}.{match[1]}"
+    spec: Spec = replace(_declared(own, "EXERCISE"), **texts(path.with_suffix(".md"), id))
     return Exercise(
-        id=f"{chapter}.{match[1]}", slug=match[2].replace("_", "-"), path=path, spec=spec,
+        id=id, slug=match[2].replace("_", "-"), path=path, spec=spec,
         function=resolve(spec.reference), checks=_declared(own, "CHECKS"),
-        wrong=wrong_answers(path.with_name("wrong.toml"), f"{chapter}.{match[1]}"), right=getattr(answers, "RIGHT", ()),
+        wrong=wrong_answers(path.with_name("wrong.toml"), id), right=getattr(answers, "RIGHT", ()),
         equivalent=getattr(answers, "EQUIVALENT", {}), editions=getattr(answers, "EDITIONS", ()),
     )  # fmt: skip
 
@@ -139,6 +141,15 @@ def run_file(path: Path, name: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def beside(file: str, name: str) -> ModuleType:
+    """A file of the exercise's folder, or of the chapter's, as a module. ValueError if there is none of that name."""
+    own = Path(file)
+    found = next((path for folder in own.parents[:2] if (path := folder / name).is_file()), None)
+    if found is None:
+        raise ValueError(f"there is no {name} beside {own.name}")
+    return run_file(found, f"nanoinfer_ch{own.parents[1].name[:2]}_{found.stem}")
 
 
 def run_folder(folder: Path) -> Callable[[str], ModuleType]:

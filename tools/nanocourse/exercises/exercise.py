@@ -1,7 +1,8 @@
 """What an exercise consists of, as its files declare it and as the rest of the package uses it.
 
-`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS, `exN_name_answers.py` RIGHT, EQUIVALENT and EDITIONS; wrong
-answers are rows of `wrong.toml`, see `bank`. `chapters.load` puts them together as one `Exercise`.
+`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS, `exN_name_answers.py` RIGHT, EQUIVALENT and EDITIONS; its text is
+the page `exN_name.md`, see `page`, and wrong answers are rows of `wrong.toml`, see `bank`. `chapters.load` puts them
+together as one `Exercise`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.outcomes import Axes, Difference, Outcome, Returned, difference, local
 
 Function = Callable[..., Any]
+Places = Mapping[str, Any]  # of the engine, as "module:name" or "module:class.name": what takes them
 IMPORTS = ("import torch", "import torch.nn.functional as F", "from torch import Tensor")
 COMPILES = "it compiles"
 
@@ -41,15 +42,16 @@ class Spec:
     """What an exercise's file declares about it.
 
     reference: the right answer: a function of the exercise's file, or one of the engine as "module:name".
-    task: what to do, for the stub. invariants: what always holds. lines: roughly how many an answer takes.
-    example: a call with small numbers, shown with its result in the stub.
+    lines: roughly how many an answer takes. example: a call with small numbers, shown with its result in the stub.
     axes: names of the result's dimensions, for "the first place that differs"; if the result is a tuple, or what stands
     in it, a tuple for each item: its name, and those of its dimensions. typed: a result must have the reference's
     dtype, and be a whole number where that is one.
-    section: heading of the section to read. hints: invariant, place, pseudocode.
+    section: heading of the section to read.
+    imports: of the stub, by default torch's where the signature names a Tensor.
     tolerance: allowed |difference| / max(1, |expected|), below 1; whole numbers must be equal. refuse: further
     functions that must not be called.
-    swap: puts a solution into the engine; by default it takes the reference's place, if the reference is the engine's.
+    swap: for a solution, what takes which places of the engine while it runs there; by default the solution takes the
+    reference's, if the reference is the engine's.
     verdicts: results are yes or no, so that a mistake is recognised by its verdicts in all checks together.
     fixed: what a check asks depends on the number of its case alone and not on the seed, so that once is enough.
     pure: a call leaves its arguments and torch's random state as they were; the stub says so. It does not count for
@@ -59,23 +61,20 @@ class Spec:
     displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
     scene: a function of a file beside the text that calls the answer: scene(answer, *arguments of a check) -> what is
     compared. For answers that write into tensors or keep their addresses, which no other process could see.
+    title, task, invariants, hints: of the page beside the file. Hints are three: invariant, place, pseudocode.
     """
 
-    title: str
     reference: Function | str
-    task: str
-    invariants: tuple[str, ...]
     lines: int
     example: Callable[[], Call]
     section: str
-    hints: tuple[str, str, str]
     axes: Axes = ()
     typed: bool = False
     exact: bool = False
     tolerance: float = 1e-4
-    imports: tuple[str, ...] = IMPORTS
+    imports: tuple[str, ...] | None = None
     refuse: tuple[str, ...] = ()
-    swap: Callable[[Function], AbstractContextManager[None]] | None = None
+    swap: Callable[[Function], Places] | None = None
     limit_s: float = 10.0
     verdicts: bool = False
     fixed: bool = False
@@ -84,6 +83,10 @@ class Spec:
     kernel: Kernel | None = None
     scene: Function | None = None
     displaced: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+    task: str = ""
+    invariants: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,13 @@ class Exercise:
     def name(self) -> str:
         """The name of the function that a learner writes."""
         return self.function.__name__
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The lines that import what most answers need."""
+        if self.spec.imports is not None:
+            return self.spec.imports
+        return IMPORTS if "Tensor" in str(inspect.signature(self.plain)) else ()
 
     @property
     def oracle(self) -> Function:

@@ -43,7 +43,7 @@ def whole_file(exercise: Exercise, function: Function, source: str) -> str:
     if exercise.spec.kernel is None:
         return submission(function, source, exercise.name)
     _, _, body = submission(function, source, exercise.name).partition("\n")
-    return "\n".join(["from __future__ import annotations", "", *exercise.spec.imports, body]).replace(
+    return "\n".join(["from __future__ import annotations", "", *exercise.imports, body]).replace(
         f"\ndef {exercise.name}(", f"\n@triton.jit\ndef {exercise.name}("
     )
 

@@ -37,7 +37,7 @@ def stub(exercise: Exercise, chapter: Chapter) -> str:
 
 
 def _pure(exercise: Exercise) -> str:
-    return PURE + RANDOM * bool(exercise.spec.imports)
+    return PURE + RANDOM * bool(exercise.imports)
 
 
 def imports(exercise: Exercise) -> str:
@@ -45,7 +45,7 @@ def imports(exercise: Exercise) -> str:
     lines = ["from __future__ import annotations", ""]
     named = {"Callable": "collections.abc", "Any": "typing"}
     needed = [f"from {module} import {name}" for name, module in named.items() if name in signature(exercise)]
-    return "\n".join([*lines, *needed, *[""] * bool(needed), *exercise.spec.imports]).rstrip()
+    return "\n".join([*lines, *needed, *[""] * bool(needed), *exercise.imports]).rstrip()
 
 
 def declaration(exercise: Exercise) -> str:

@@ -1,30 +1,33 @@
-"""Replacing a function of the engine by another one for the duration of a block."""
+"""Replacing functions of the engine by others for the duration of a block."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from nanocourse.exercises.exercise import Exercise, Function
+from nanocourse.exercises.exercise import Exercise, Function, Places
 
 
 @contextmanager
-def replaced(target: str, function: Function) -> Iterator[None]:
-    """`target`, "module:name" or "module:class.name", is `function` until the block ends."""
-    module, _, path = target.partition(":")
-    owner: Any = importlib.import_module(module)
-    *outer, name = path.split(".")
-    for part in outer:
-        owner = getattr(owner, part)
-    before = vars(owner)[name]
-    setattr(owner, name, function)
-    try:
+def replaced(places: Places) -> Iterator[None]:
+    """Each place of the engine holds what is given for it until the block ends."""
+    with ExitStack() as stack:
+        for place, value in places.items():
+            module, _, path = place.partition(":")
+            owner: Any = importlib.import_module(module)
+            *outer, name = path.split(".")
+            for part in outer:
+                owner = getattr(owner, part)
+            before = vars(owner).get(name)
+            if before is None:  # a class whose instances alone have it
+                stack.callback(delattr, owner, name)
+            else:
+                stack.callback(setattr, owner, name, before)
+            setattr(owner, name, value)
         yield
-    finally:
-        setattr(owner, name, before)
 
 
 def has_place(exercise: Exercise) -> bool:
@@ -46,7 +49,6 @@ def swapped(exercise: Exercise, function: Function, called: Callable[[], None] =
         called()
         return function(*args)
 
-    reference = exercise.spec.reference
-    place = exercise.spec.swap(counted) if exercise.spec.swap else replaced(str(reference), counted)
-    with place:
+    swap = exercise.spec.swap
+    with replaced(swap(counted) if swap else {str(exercise.spec.reference): counted}):
         yield

@@ -19,7 +19,7 @@ from nanocourse.grade.isolation.confine import PACKAGES
 def helper_modules(exercise: Exercise) -> dict[str, str]:
     """Sources of the modules, by name, that an exercise's stub imports from. ValueError if they hold the answer."""
     found: dict[str, dict[str, str]] = {}
-    for node in (node for line in exercise.spec.imports for node in ast.parse(line).body):
+    for node in (node for line in exercise.imports for node in ast.parse(line).body):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("nanoinfer."):
             for alias in node.names:
                 _add(node.module, alias.name, found.setdefault(node.module, {}))

@@ -92,10 +92,8 @@ def interpreted() -> bool:
 @contextmanager
 def quick_reference() -> Iterator[None]:
     """Until the block ends, decode attention is PyTorch's where it would be interpreted, ten seconds a token."""
-    with ExitStack() as stack:
-        if interpreted():
-            attend_pages = paged_attention_torch.attend_pages
-            stack.enter_context(replaced("nanoinfer.kernels.paged_attention:attend_pages", attend_pages))
+    place = {"nanoinfer.kernels.paged_attention:attend_pages": paged_attention_torch.attend_pages}
+    with replaced(place if interpreted() else {}):
         yield
 
 
