@@ -77,13 +77,6 @@ class RanksReport(ResultsFile):
     held: tuple[Held, ...] = ()
     cases: tuple[Ranked, ...] = ()
 
-    def gain(self, model: str, rows: int) -> float:
-        """Tokens/s of the most ranks over one, medians."""
-        rates = {
-            case.ranks: case.tokens_per_s.median for case in self.cases if (case.model, case.rows) == (model, rows)
-        }
-        return rates[max(rates)] / rates[1]
-
 
 def measure(
     device: Device = None,
