@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -15,47 +16,26 @@ from typer.core import TyperCommand
 
 from nanobench.errors import Commands
 
-MEASURES = {  # by name: the module, and what the command says of itself
-    "attention": ("attention", "Which SDPA backend runs, with and without a mask; and what the dense cache's read"
-                  " length costs."),
-    "kernels": ("paged_kernel", "The paged kernel alone, against SDPA on a dense cache and FlashInfer's: cold L2,"
-                " inside a graph."),
-    "ragged": ("ragged", "Short prompts beside a long one, a row that runs while a prompt arrives, and the ragged"
-               " kernel alone."),
-    "queue": ("queue", "Requests that arrive while others run: a burst, arrivals, shared prefixes, a pool too small"
-              " for all rows."),
-    "speculation": ("speculation", "Drafts of which a known share is right, against plain decoding: what a step of"
-                    " several tokens brings."),
-    "speculation-texts": ("speculation_texts", "Drafts for what a model really writes, against plain decoding:"
-                          " stories, and text that repeats itself."),
-    "ranks": ("ranks", "One model on one GPU and on several: tokens/s, time of a step, of a sum over ranks."),
-    "replicas": ("replicas", "Several engines behind one queue beside one: tokens/s of many requests at once."),
-    "sampling": ("sampling", "Choosing tokens alone: the kernel against a sort, torch.topk and rejection, in a graph;"
-                 " or what a CPU does."),
-    "one-kernel": ("one_kernel", "Chapter 6: a matrix over rows, a graph's node, three kinds of exchange, and a token"
-                   " by each way."),
-    "graphs": ("graphs", "Chapter 4's costs and gains: the ladder, its start-up, a batch that drains, TTFT by length,"
-               " sampling."),
-    "timeline": ("timeline", "One decode step of each engine, by torch's profiler: the host's operators and launches,"
-                 " the GPU's kernels."),
-    "memory": ("kv_usage", "KV usage of dense and paged caches; many short requests in a fixed pool that is too small"
-               " for dense rows."),
-    "recompiles": ("recompiles", "Kernels that Triton compiles over 512 steps of growing contexts and 1 to 32 rows:"
-                   " none after the first."),
-    "sanitize": ("sanitize", "compute-sanitizer's memcheck and racecheck over every kernel, and over a planted overrun"
-                 " that it must catch."),
-    "turns": ("turns", "Two checkouts by turns: how fast generation is after a change, over what it was."),
-}  # fmt: skip
+NAMES = (
+    "attention", "kernels", "ragged", "queue", "speculation", "speculation-texts", "ranks", "replicas", "sampling",
+    "one-kernel", "graphs", "timeline", "memory", "recompiles", "sanitize", "turns",
+)  # fmt: skip
+OTHERWISE = {"kernels": "paged_kernel", "memory": "kv_usage"}  # modules of another name than their command's
 
 
 class Measure(TyperCommand):
-    """A command of the table."""
+    """One of them. What it says of itself is the first paragraph of its module's docstring."""
+
+    def __init__(self, name: str) -> None:
+        self.module = OTHERWISE.get(name, name.replace("-", "_"))
+        source = (Path(__file__).parent / "micro" / f"{self.module}.py").read_text(encoding="utf-8")
+        super().__init__(name, help=" ".join(source.split('"""')[1].split("\n\n")[0].split()))
 
     @cached_property
     def real(self) -> Any:
         """The command that its module's `measure` makes."""
-        app, (module, text) = typer.Typer(add_completion=False), MEASURES[str(self.name)]
-        app.command(self.name, help=text)(import_module(f"nanobench.micro.{module}").measure)
+        app = typer.Typer(add_completion=False)
+        app.command(self.name, help=self.help)(import_module(f"nanobench.micro.{self.module}").measure)
         return typer.main.get_command(app)
 
     def get_params(self, ctx: Any) -> Any:
@@ -66,12 +46,10 @@ class Measure(TyperCommand):
 
 
 class Bench(Commands):
-    """The commands of `cli.py`, then those of the table."""
+    """The commands of `cli.py`, then those that measure one thing each."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *MEASURES]
+        return [*super().list_commands(ctx), *NAMES]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in MEASURES:
-            return Measure(cmd_name, help=MEASURES[cmd_name][1])
-        return super().get_command(ctx, cmd_name)
+        return Measure(cmd_name) if cmd_name in NAMES else super().get_command(ctx, cmd_name)

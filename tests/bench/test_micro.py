@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from typer.testing import CliRunner
 
+from nanobench.cli import app
 from nanobench.core import timing
+from nanobench.measures import NAMES, Measure
 from nanobench.micro import paged_kernel as kernels
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.report.plot import drawings
@@ -18,6 +21,17 @@ from nanoinfer.cache.paged import choose_splits
 from tests.bench.samples import STAMP
 
 CPU = torch.device("cpu")
+
+
+def test_every_measurement_is_a_command_that_says_what_it_is() -> None:
+    listed = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    for name in NAMES:
+        own = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"})
+        assert (own.exit_code, "--out" in own.output) == (0, True), name
+        assert Measure(name).help.endswith(".")
+        assert f"{name} " in listed
+        assert Measure(name).help in listed
+        assert Measure(name).help in own.output
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Which of PyTorch's attention kernels runs, asked from torch; and what it costs to read a whole cache under a mask."""
+"""Which SDPA backend runs, with and without a mask; and what the dense cache's read length costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs and gains of graphs: start-up, a batch that drains, prefill by length, sampled against greedy decoding.
+"""Chapter 4's costs and gains: the ladder, its start-up, a batch that drains, TTFT by length, sampling.
 
 `bench run` measures tokens a second of whole generations. Here is the rest of chapter 4: the padding of each ladder,
 the seconds and bytes of capturing all of it, the hit rate and padding of a batch that drains, TTFT by prompt length

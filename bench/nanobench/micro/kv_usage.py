@@ -1,4 +1,4 @@
-"""KV usage: what the caches hold on one ragged batch; and many short requests in a pool of fixed size.
+"""KV usage of dense and paged caches; many short requests in a fixed pool that is too small for dense rows.
 
 Every step of a run is counted: bytes allocated, bytes that hold a token, and, for the paged cache, bytes in blocks that
 rows own and in blocks that are reserved at admission and may never be needed. The pool of fixed size says how many rows

@@ -1,4 +1,4 @@
-"""What chapter 6 is about, measured: a matrix over rows, a graph's node, an exchange, and one row's token by each way.
+"""Chapter 6: a matrix over rows, a graph's node, three kinds of exchange, and a token by each way.
 
 No time of a token is printed before the tokens are within rounding of float32's choice, but for the way that waits for
 nobody, which is wrong on purpose: it says what of the time is not waiting.

@@ -1,4 +1,4 @@
-"""The paged kernel alone: one layer of gpt2's heads at decode, cold L2, inside a graph, against SDPA on a dense cache.
+"""The paged kernel alone, against SDPA on a dense cache and FlashInfer's: cold L2, inside a graph.
 
 Calls over many copies of the keys and values stand in one captured graph. Each variant is a function of the number of
 a copy. There are enough copies to fill the L2 several times, and they are attended to in turn, so that each call finds

@@ -1,4 +1,4 @@
-"""Requests that arrive while others run: a burst, arrivals, shared prefixes, and a pool too small for all rows."""
+"""Requests that arrive while others run: a burst, arrivals, shared prefixes, a pool too small for all rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts of different lengths, and a prompt that arrives while a row runs: TTFT, the row's pause, attention alone.
+"""Short prompts beside a long one, a row that runs while a prompt arrives, and the ragged kernel alone.
 
 Attention alone is one layer of gpt2's heads, inside a graph, and needs a GPU: the book's ragged kernel, SDPA on a
 padded rectangle, and pages gathered for SDPA. What is made once a step for all layers, masks, work list and the

@@ -1,4 +1,4 @@
-"""One model on one GPU and on several: whole texts and single steps over rows, and the weights a rank holds.
+"""One model on one GPU and on several: tokens/s, time of a step, of a sum over ranks.
 
 On GPUs also a sum over ranks of a step's rows, by each way that there is: a process a GPU, inside captured graphs.
 """

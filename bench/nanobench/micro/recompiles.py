@@ -1,4 +1,4 @@
-"""Kernels that Triton compiles over 512 decode steps, counted by name: after warming up there must be none.
+"""Kernels that Triton compiles over 512 steps of growing contexts and 1 to 32 rows: none after the first.
 
 Triton compiles a kernel again for each set of compile-time constants, and for arguments with other properties. A number
 that grows with the context must be neither. A first run with every batch size may compile; then contexts grow for 512

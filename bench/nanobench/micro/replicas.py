@@ -1,4 +1,4 @@
-"""One engine beside several: the burst of `bench queue`, over engines that have a process and a GPU each."""
+"""Several engines behind one queue beside one: tokens/s of many requests at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing the next tokens, alone: the book's kernel against sorting, torch.topk and rejection, inside a graph.
+"""Choosing tokens alone: the kernel against a sort, torch.topk and rejection, in a graph; or what a CPU does.
 
 Logits are bfloat16, in GPT-2's padded width. Calls of different steps stand in one captured graph, so that the draws
 differ. The variants take turns. On a CPU logits are float32, and what the engine does there stands against sorting.

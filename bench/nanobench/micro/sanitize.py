@@ -1,4 +1,4 @@
-"""compute-sanitizer over every kernel: memcheck and racecheck must find nothing; memcheck must find a planted overrun.
+"""compute-sanitizer's memcheck and racecheck over every kernel, and over a planted overrun that it must catch.
 
 The tool comes with CUDA. Every tensor gets an allocation of its own (PYTORCH_NO_CUDA_MEMORY_CACHING=1) with padding
 behind it. Otherwise an overrun would land within the many megabytes that PyTorch allocates at once, and go unnoticed.

@@ -1,4 +1,4 @@
-"""What drafts bring: acceptance forced by a seeded coin, over rows and drafts, beside plain decoding.
+"""Drafts of which a known share is right, against plain decoding: what a step of several tokens brings.
 
 Rows of equal length begin together. The drafts of a row are its own next tokens, known from a plain run, or a wrong one
 where the coin says so. In bfloat16 a verify step rounds differently from a plain one, and a row that chose another

@@ -1,4 +1,4 @@
-"""What drafts bring for text that a model really writes, beside plain decoding, by the same requests.
+"""Drafts for what a model really writes, against plain decoding: stories, and text that repeats itself.
 
 Prompts are the model's own: an opening and what it sampled behind that, by a row's seed. Greedy text of a small model
 soon repeats itself; so where each row goes on behind its own greedy text, what comes now stands in the prompt already.

@@ -1,4 +1,4 @@
-"""One decode step of each engine as a time line: what the host calls, and what the GPU runs.
+"""One decode step of each engine, by torch's profiler: the host's operators and launches, the GPU's kernels.
 
 torch.profiler records every operator, launch and kernel, and slows the host down; so the same steps are also timed
 without it, and both times are in the record.

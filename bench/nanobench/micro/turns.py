@@ -1,4 +1,4 @@
-"""Two checkouts by turns: whether a change has made the engine slower, in one run on one machine.
+"""Two checkouts by turns: how fast generation is after a change, over what it was.
 
 Each checkout runs in a process of its own, `turns_worker.py`, which reads a case a line and answers with tokens a
 second. The two take turns, and each turn gives one ratio, so that a slow minute of the machine slows both.
