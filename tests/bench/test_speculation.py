@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from nanobench.cli import app
 from nanobench.core.records import Spread
-from nanobench.micro import speculation_texts
+from nanobench.micro import replicas, speculation_texts
 from nanobench.micro.queue_load import Load
-from nanobench.micro.replicas import ReplicasReport, _measure
+from nanobench.micro.replicas import ReplicasReport
 from nanobench.micro.speculation import Forced, SpeculationReport, share_of_same
 from nanobench.systems.base import Limits
 from nanoinfer import SamplingParams
@@ -56,9 +56,11 @@ def test_transformers_drafts_from_the_prompt(small_model: GPT2) -> None:
 
 
 @pytest.mark.long
-def test_two_engines_beside_one(tmp_path: Path) -> None:
+def test_two_engines_beside_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "BURST", Load(prompt=(2, 5), new=(2, 4)))
+    monkeypatch.setattr(replicas, "ROWS", 2)
     path = tmp_path / "deep" / "replicas.json"
-    report = _measure("cpu", path, "random:tiny", 2, [5, 7], 2, None, Load(prompt=(2, 5), new=(2, 4)), rows=2)
+    report = replicas.measure("cpu", path, "random:tiny", 2, [5, 7], 2)
     assert [(each.replicas, each.requests) for each in report.cases] == [(1, 5), (2, 5), (1, 7), (2, 7)]
     assert all(len(each.tokens_per_s.samples) == 2 for each in report.cases)
     assert ReplicasReport.load(path) == report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,8 @@ from nanobench.micro.queue_load import Load, at_once, drawn, greedy, say
 from nanobench.options import Device, Model, Out, Repeats
 from nanoinfer.devices import choose_device
 from nanoinfer.remote.llm import RemoteLLM
+
+BURST, ROWS = Load(), 256  # its lengths, and how many rows each engine has
 
 
 class Replicated(Record):
@@ -52,18 +54,10 @@ def measure(
 
     The one has a process of its own, too. The file is written after each number of requests.
     """
-    return _measure(device, out, model, replicas, requests, repeats, engine, Load())
-
-
-def _measure(
-    device: str | None, out: Path, model: str, replicas: int, requests: Sequence[int], repeats: int,
-    engine: str | None, load: Load, rows: int = 256,
-) -> ReplicasReport:  # fmt: skip
-    """rows: of each engine."""
     where = choose_device(device)
     engine = engine or ("fused" if where.type == "cuda" else "paged")
-    blocks = rows * -(-(load.prompt[1] + load.new[1]) // 16)  # what they can use, and no more
-    options: dict[str, Any] = {"device": device, "engine": engine, "max_batch": rows, "kv_blocks": blocks}
+    blocks = ROWS * -(-(BURST.prompt[1] + BURST.new[1]) // 16)  # what they can use, and no more
+    options: dict[str, Any] = {"device": device, "engine": engine, "max_batch": ROWS, "kv_blocks": blocks}
     with ExitStack() as stack:
         llms = {}
         for count in (1, replicas):
@@ -73,9 +67,9 @@ def _measure(
             stack.enter_context(llm)
             llm.warm_up()
             say(f"{model}, {count} engines: {llm.facts}")
-        report = ReplicasReport(model=model, engine=engine, dtype=llm.facts.dtype, rows=rows, **stamp(where))
+        report = ReplicasReport(model=model, engine=engine, dtype=llm.facts.dtype, rows=ROWS, **stamp(where))
         for count in requests:
-            arms = {n: partial(next, _rates(n, llm, count, load)) for n, llm in llms.items()}
+            arms = {n: partial(next, _rates(n, llm, count)) for n, llm in llms.items()}
             rates = by_turns(arms, repeats)
             found = [Replicated(replicas=n, requests=count, tokens_per_s=Spread.of(each)) for n, each in rates.items()]
             one, several = (each.tokens_per_s.median for each in found)
@@ -84,10 +78,10 @@ def _measure(
     return report
 
 
-def _rates(engines: int, llm: RemoteLLM, count: int, load: Load) -> Iterator[float]:
+def _rates(engines: int, llm: RemoteLLM, count: int) -> Iterator[float]:
     """Tokens a second of turn after turn, each with prompts of its own."""
     for turn in itertools.count():
-        prompts, lengths = drawn(count, load.prompt, load.new, llm.facts.vocab_size, turn=turn)
+        prompts, lengths = drawn(count, BURST.prompt, BURST.new, llm.facts.vocab_size, turn=turn)
         run = at_once(llm, prompts, list(map(greedy, lengths)))
         say(f"{count} requests, {engines} engines{'' if turn else ', not counted'}: {run}")
         yield run.tokens_per_s
