@@ -54,7 +54,6 @@ class LLM:
     """
 
     _serves = False  # whether its requests are expected to come and go
-    _check: Callable[[Request], None]  # ValueError for a request that can never run
 
     def __new__(cls, *_: Any, replicas: int = 1, **settings: Any) -> LLM:
         """Several engines are an `LLM` too, of a class of their own."""
@@ -113,8 +112,6 @@ class LLM:
         from nanoinfer.make import default_max_batch, make_engine
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
-        from nanoinfer.text.samples import SampleMaker
-        from nanoinfer.text.tokenizer import gpt2_tokenizer
         from nanoinfer.threads import Threads
 
         config, rank, name = self.config, self.rank, "GPT2" if isinstance(model, GPT2) else str(model)
@@ -124,19 +121,15 @@ class LLM:
         self.model, context = model, model.config.n_positions
         if config.max_len is not None and config.max_len > context:
             raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {config.max_len}")
-        self.engine, self.max_len = config.engine, config.max_len or context
+        self.max_len = config.max_len or context
         most, fits = config.max_batched_tokens or MAX_BATCH, default_max_batch(config, self.model, self.max_len)
         self.max_batch = config.max_batch or min(most, rank.least(fits) if rank else fits)
         # Naive reads whole texts at every step: a prompt in pieces would be read again with each.
         most = self.max_batch * self.max_len if config.recipe.cache == "naive" else batched_tokens(device)
         self.max_batched_tokens = config.max_batched_tokens or max(most, self.max_batch)
-        self.tokenizer = gpt2_tokenizer()
         self.core = make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens, rank)
         self.stats: Stats = self.core.stats
-        self._check = self.core.check
-        shape, seeds = self.model.config, random.Random(config.seed)
-        self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
-        self.facts = self._facts(name, device)
+        self._know(self._facts(name, device), self.core.check)
         if device.type == "cuda":
             self.loop = EngineLoop(self.core)
         else:
@@ -145,11 +138,20 @@ class LLM:
         if rank:
             rank.begin(self.loop)
 
+    def _know(self, facts: Facts, check: Callable[[Request], None]) -> None:
+        """Hold what was made, and make requests by it. check: ValueError for a request that can never run."""
+        from nanoinfer.text.samples import SampleMaker
+        from nanoinfer.text.tokenizer import gpt2_tokenizer
+
+        self.facts, self.engine, self.max_batch, self.max_len = facts, facts.engine, facts.max_batch, facts.max_len
+        self.tokenizer, seeds, self._check = gpt2_tokenizer(), random.Random(self.config.seed), check
+        self._maker = SampleMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
+
     def _facts(self, name: str, device: torch.device) -> Facts:
         shape = self.model.config
         return Facts(
             model=name,
-            engine=self.engine,
+            engine=self.config.engine,
             device=str(device),
             dtype=str(self.model.dtype).removeprefix("torch."),
             max_batch=self.max_batch,
@@ -207,7 +209,11 @@ class LLM:
         left = set(self.loop.submit(make(), mailbox, asked, every_token))
         try:
             while left:
-                for row in _next(posted):
+                try:
+                    news = posted.get(timeout=0.5)  # in pieces, so that Ctrl-C ends the wait on Windows too
+                except Empty:
+                    continue
+                for row in news:
                     if row.cancelled:
                         raise row.cancelled
                     made = record(row)
@@ -255,11 +261,9 @@ class LLM:
 
         self._check_open()
         tokens = self._torch.as_tensor(token_ids, dtype=self._torch.int64, device=self.model.device)
-        if tokens.dim() != 2 or not 1 <= tokens.shape[1] <= self.model.config.n_positions:
-            raise ValueError(
-                f"token_ids must be (B, T) with T from 1 to {self.model.config.n_positions}, not {tuple(tokens.shape)}"
-            )
-        vocab = self.model.config.vocab_size
+        context, vocab = self.model.config.n_positions, self.model.config.vocab_size
+        if tokens.dim() != 2 or not 1 <= tokens.shape[1] <= context:
+            raise ValueError(f"token_ids must be (B, T) with T from 1 to {context}, not {tuple(tokens.shape)}")
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
 
@@ -291,12 +295,3 @@ class LLM:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _next(posted: SimpleQueue[list[Row]]) -> list[Row]:
-    """The next news. The wait is cut into pieces, so that Ctrl-C ends it on Windows too."""
-    while True:
-        try:
-            return posted.get(timeout=0.5)
-        except Empty:
-            pass

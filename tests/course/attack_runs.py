@@ -123,14 +123,14 @@ class AttackRunner:
     def _load(self, exercise: Exercise, path: Path) -> GradedWorker:
         """The worker, which has read the file; a new one where the last has ended."""
         if self._worker is None or not self._worker.alive:
-            self._worker, _ = self.pool.take(self.workspace.setting(exercise, path))
+            self._worker, _ = self.pool.take(self.workspace.for_exercise(exercise, path))
         loaded = self._worker.load(path, exercise.name, traced=False)
         assert isinstance(loaded, Loaded), loaded
         return self._worker
 
-    def renew(self) -> int:
-        """Whoever comes next gets a new worker; how many processes the last one has left behind."""
-        return self.pool.clear()
+    def renew(self) -> None:
+        """Whoever comes next gets a new worker."""
+        self.pool.clear()
 
 
 def graded(folder: Path, id: str, seeds: int = 8) -> GradeRecord:

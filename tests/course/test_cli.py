@@ -73,7 +73,7 @@ def test_an_exercise_that_has_moved_is_named_and_nothing_of_before_is_lost(here:
     Assignment(int(id[0]), "An older one", (Part(id),)).save(here)
     (here / "secret.txt").write_text(new_secret())
     (here / "class" / "anna").mkdir(parents=True)
-    record = Task(here, here, here / "results").record(Entry("anna", here / "class" / "anna"))
+    record = Task(here, here / "results").record(Entry("anna", here / "class" / "anna"))
     record.parent.mkdir()
     record.write_text("a grade of before")
     graded = course("grade", "class", "--assignment", ".", "--csv", "out.csv", "--results", "results")
@@ -155,7 +155,8 @@ def test_a_learners_strings_are_data(here: Path, course: Course) -> None:
 
 def test_an_edition_is_kept_from_start_to_check(here: Path, course: Course) -> None:
     folder = Folder(here / "my-course")
-    folder.start(CHAPTER, editions={"1.3": "time-first"})
+    folder.save(Progress(editions={"1.3": "time-first"}))
+    folder.start(CHAPTER)
     stub = (here / "my-course" / "01-naive" / "ex3_last.py").read_text()
     assert "hidden (T, B, C)" in stub
     own(here, "1.3", answer("1.3", "row-by-row"))
@@ -177,7 +178,8 @@ def test_hints_come_one_after_the_other(here: Path, course: Course) -> None:
 
 def test_a_quiz_asks_again_and_is_remembered(here: Path, course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = questions(CHAPTER)
-    done = course("quiz", "1", "--answers", ",".join(str(question.right) for question in asked))
+    right = (1 + [option.correct for option in question.answers].index(True) for question in asked)
+    done = course("quiz", "1", "--answers", ",".join(map(str, right)))
     assert done.out.endswith(f"{len(asked)} of {len(asked)} right.\n")
     assert Folder(here / "my-course").load().quiz == {"1": {"right": len(asked), "of": len(asked)}}
     monkeypatch.setattr(sys, "stdin", io.StringIO("x\n1\n"))  # one answer, and the end of the input

@@ -18,7 +18,7 @@ import pytest
 
 from nanocourse.exercises import chapters, stubs
 from nanocourse.grade.assignment import Assignment, Limits, Part
-from nanocourse.grade.grade_class import Entry, GraderRefused, Seen, Task, entries, grade_class
+from nanocourse.grade.grade_class import Entry, GraderRefused, Task, entries, grade_class
 from nanocourse.grade.record import GradeRecord
 from tests.course.attack_runs import ATTACKS
 from tests.course.learner_files import Course, Told, right_file
@@ -44,7 +44,7 @@ check = CheckGrade("c", "It holds.", "passed", 6.0, 6.0)
 record = GradeRecord(
     job["id"], asked.title, (ExerciseGrade("1.3", "t", "", "f", "", (check,)),),
     Isolation(("x",), (("landlock", "no such kernel"),) if "layer" in text else ()), asked.fingerprint,
-    secret_mark(load_secret(Path(job["secret"]))), found.digest, 1, __version__, complete="hang" not in text,
+    secret_mark(load_secret(Path(job["assignment"]))), found.digest, 1, __version__, complete="hang" not in text,
     seconds=time.time(),
 )
 if "refuse" in text:
@@ -81,11 +81,8 @@ def hand_in(folder: Path, **texts: str) -> list[Entry]:
     return entries(folder / "subs")[0]
 
 
-def go(
-    folder: Path, chosen: list[Entry], assignment: Assignment = ASSIGNMENT, secret: str = SECRET, **more: Any
-) -> list[GradeRecord]:
-    task = Task(folder / "assignment.json", folder / "secret.txt", folder / "results")
-    return grade_class(chosen, task, assignment, secret, **more)
+def go(folder: Path, chosen: list[Entry], **more: Any) -> list[GradeRecord]:
+    return grade_class(chosen, Task(folder / "assignment.json", folder / "results"), **more)
 
 
 def test_what_is_a_submission(tmp_path: Path) -> None:
@@ -115,7 +112,7 @@ def test_two_submissions_with_one_name_are_refused(tmp_path: Path, names: tuple[
 
 
 def test_records_have_names_of_their_own(tmp_path: Path) -> None:
-    task = Task(tmp_path, tmp_path, tmp_path)
+    task = Task(tmp_path, tmp_path)
     names = [task.record(Entry(id, tmp_path)).name for id in ("a b", "a-b", "../../x", "ü" * 200, "", "con", "\ud800")]
     assert len(set(names)) == len(names)
     assert all(len(name) < 80 and "/" not in name and not name.startswith(".") for name in names)
@@ -139,12 +136,12 @@ def test_it_resumes_and_regrades(quick: Path) -> None:
 
 
 def test_another_assignment_or_secret_grades_again(quick: Path) -> None:
-    chosen, other = hand_in(quick, a="1"), replace(ASSIGNMENT, seeds=3)
+    chosen = hand_in(quick, a="1")
     records = [go(quick, chosen)]
-    other.save(quick)
-    records.append(go(quick, chosen, other))
+    replace(ASSIGNMENT, seeds=3).save(quick)
+    records.append(go(quick, chosen))
     (quick / "secret.txt").write_text("f0" * 32)
-    assert go(quick, chosen, other, "f0" * 32) != records[1] != records[0]
+    assert go(quick, chosen) != records[1] != records[0]
 
 
 def test_a_grader_that_breaks_costs_its_submission_alone(quick: Path) -> None:
@@ -154,18 +151,17 @@ def test_a_grader_that_breaks_costs_its_submission_alone(quick: Path) -> None:
     assert [record.complete for record in records] == [True, False, True]
     assert records[1].notes == ("grading ended before it was done: Fatal: torch",)
     assert records[1].of == 6
-    kept: list[int] = []
-    go(quick, chosen, look=lambda seen: kept.append(seen.kept))
-    assert set(kept) == {2}  # what is not complete is graded again
+    path = Task(quick, quick / "results").record(chosen[1])
+    path.write_text(path.read_text().replace("torch", "before"))
+    assert go(quick, chosen) == records  # what is not complete is graded again, and the others are not
     hand_in(quick, b="2")
     assert [record.complete for record in go(quick, chosen)] == [True, True, True]
 
 
 def test_a_grader_over_its_time_is_ended_and_keeps_what_it_wrote(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nanocourse.grade.grade_class.GRACE_S", 0.0)
-    short = replace(ASSIGNMENT, limits=Limits(submission_s=3.0))
-    short.save(quick)
-    records = go(quick, hand_in(quick, a="hang", b="2"), short, jobs=2)
+    replace(ASSIGNMENT, limits=Limits(submission_s=3.0)).save(quick)
+    records = go(quick, hand_in(quick, a="hang", b="2"), jobs=2)
     assert [record.points for record in records] == [6, 6]
     assert [record.complete for record in records] == [False, True]
     assert "ended before it was done" in records[0].notes[0]
@@ -241,12 +237,12 @@ def test_ctrl_c_exports_what_is_done_and_the_next_run_does_the_rest(quick: Path,
     assert "1 of 3 are done" in told.err
     assert [row["complete"] for row in table(quick / "o.csv")] == ["yes", "no", "no"]
     hand_in(quick, b="crash")
-    begun: list[Seen] = []
-    go(quick, chosen, look=lambda seen: begun.append(replace(seen)))
-    assert begun[0].kept == 1
+    first = Task(quick, quick / "results").record(chosen[0])
+    before = first.read_text()
     told = grade(course, quick, *to)
     assert all(part in told.out for part in ("a: 6 of 6", "b: 0 of 6", "not finished"))
     assert "3 of 3 graded" in told.err
+    assert first.read_text() == before
     assert (quick / "o.xml").read_text().count("<testsuite ") == 3
 
 

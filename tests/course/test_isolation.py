@@ -124,7 +124,7 @@ def value(attacker: AttackRunner, source: str, id: str = "1.1") -> Any:
     exercise = chapters.exercise(id)
     path = attacker.workspace.stage(exercise, source.encode(), {})
     attacker.renew()
-    worker, _ = attacker.pool.take(attacker.workspace.setting(exercise, path))
+    worker, _ = attacker.pool.take(attacker.workspace.for_exercise(exercise, path))
     assert isinstance(worker.load(path, exercise.name), Loaded)
     outcome = worker.call(call(), 5.0)
     assert isinstance(outcome, Returned), outcome
@@ -159,7 +159,7 @@ def attention():
     assert not {"PATH", "NANOINFER_TEST_SECRET", "PYTHONPATH", "USER"} & set(variables)
     assert opened == [0, 1, 2, 3, 4]  # nothing, what it prints (twice), and the two pipes
     machinery = "checks.server checks.wire exercises.cases exercises.chapters exercises.exercise exercises.kernels"
-    machinery += " exercises.kernel_source exercises.moved exercises.outcomes exercises.scene"
+    machinery += " exercises.bank exercises.kernel_source exercises.moved exercises.outcomes exercises.scene"
     known = {f"nanocourse.{name}" for name in machinery.split()}
     assert known <= set(modules)  # it does see what is there
     known |= {"nanoinfer", "nanoinfer.model.config", "nanoinfer.kernels", "nanoinfer.kernels.available"}

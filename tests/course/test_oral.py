@@ -69,6 +69,11 @@ def test_questions_quote_the_learners_own_lines(exercise: Exercise) -> None:
     assert len({tuple(question.text for question in found) for found in many}) > 2
 
 
+def test_a_text_where_a_number_could_stand_is_asked_about() -> None:
+    source = 'def last(words):\n    return max(words, "b"), words[range(0, "c")]\n'
+    assert [one.kind for one in draw.narrow_questions(source)] == ["bound", "picked", "bound"]
+
+
 def test_lines_that_nothing_reaches_are_not_asked_about(of: Submitted) -> None:
     ran = truth.lines_that_ran(of)
     never = [number for number, line in enumerate(LAST.splitlines(), 1) if "// 3" in line or "hidden[7]" in line]

@@ -28,7 +28,6 @@ from nanocourse.exercises.outcomes import Changed, Crashed, Hung, Outcome, Raise
 
 START_LIMIT_S = 180.0  # importing torch from a cold disk
 LOAD_LIMIT_S = 10.0  # running the learner's file, before any call
-KEPT = 8000  # characters of what the learner's code prints
 SLACK_S = 5.0  # beyond a call's limit, before a worker that does not read its input is ended
 PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that go into a pipe whole, if any go
 GLANCE_S = 0.1  # how often a waiting parent looks at its worker
@@ -79,6 +78,7 @@ class Worker:
     server = "nanocourse.checks.server:Server"
     bounds = wire.Bounds()
     lent_values = wire.MAX_VALUES  # numbers and lists that a lent function takes
+    kept = 8000  # characters of what the learner's code prints
 
     def __init__(self, device: str = "cpu", compiling: bool = False, prefix: Sequence[str] = ()) -> None:
         self.compiling = compiling
@@ -155,7 +155,7 @@ class Worker:
         self._plays += 1
 
         def ask(header: dict[str, Any], bodies: list[bytes]) -> tuple[dict[str, Any], bytes] | Outcome:
-            reply = self._ask(header | {"play": self._plays}, bodies, clock, self._lend_to(play))
+            reply = self._ask(header | {"play": self._plays}, bodies, clock, partial(play.lend, most=self.lent_values))
             if not isinstance(reply, tuple):
                 return reply
             try:
@@ -168,10 +168,6 @@ class Worker:
         outcome = play.run(scene, asked.args)
         self.spent = clock.spent
         return outcome
-
-    def _lend_to(self, play: Play) -> Lend:
-        """How a scene's functions are lent."""
-        return partial(play.lend, most=self.lent_values)
 
     def _note(self, header: dict[str, Any]) -> None:
         """Note which lines ran, by what the worker says."""
@@ -191,7 +187,7 @@ class Worker:
         return Returned(value, asked.observe() if asked.observe else None)
 
     def printed(self) -> str:
-        """What the learner's code has printed since it was loaded, at most KEPT characters."""
+        """The beginning of what the learner's code has printed since it was loaded."""
         return self._printed
 
     def close(self) -> None:
@@ -342,7 +338,7 @@ class Worker:
         assert stream is not None
         with contextlib.suppress(OSError, ValueError), stream:
             while data := os.read(stream.fileno(), 65536):
-                self._printed = (self._printed + data.decode("utf-8", "replace"))[:KEPT]
+                self._printed = (self._printed + data.decode("utf-8", "replace"))[: self.kept]
 
 
 def _has_space(pipe: IO[bytes]) -> bool:

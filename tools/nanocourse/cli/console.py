@@ -10,8 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.terminal import is_terminal, visible, write
@@ -40,41 +39,29 @@ class Lines:
             self._console.print(text, style=COLOURS[kind], soft_wrap=True)
 
 
-@dataclass(frozen=True)
-class Kind(Generic[T]):
-    """What an answer may be. parse: None for what it may not be. allowed: the same in words."""
-
-    parse: Callable[[str], T | None]
-    allowed: str
-
-    def of(self, text: str) -> T:
-        """The answer that a text is. Refused where it is none."""
-        if (answer := self.parse(text)) is None:
-            raise Refused(f"an answer must be {self.allowed}, not {text.strip()!r}")
-        return answer
-
-
-def given(text: str | None, kinds: Sequence[Kind[T]]) -> list[T]:
+def given(text: str | None, parsers: Sequence[Callable[[str], T]]) -> list[T]:
     """Answers that an option gives, with commas between, one for each question; none where there is no option."""
-    answers = text.split(",") if text is not None else []
-    if text is not None and len(answers) != len(kinds):
-        raise Refused(f"there are {len(kinds)} questions: give {len(kinds)} answers with commas between, not {text!r}")
-    return [kind.of(answer) for kind, answer in zip(kinds, answers, strict=False)]
+    if text is None:
+        return []
+    answers, wanted = text.split(","), len(parsers)
+    if len(answers) != wanted:
+        raise Refused(f"there are {wanted} questions: give {wanted} answers with commas between, not {text!r}")
+    return [parse(answer) for parse, answer in zip(parsers, answers, strict=True)]
 
 
-def ask(question: str, kind: Kind[T]) -> T | None:
-    """An answer from standard input; None at its end. Asked again after one that may not be."""
-    typed = is_terminal(sys.stdin)
+def ask(question: str, parse: Callable[[str], T]) -> T | None:
+    """An answer from standard input; None at its end. Asked again after one for which `parse` raises ValueError."""
     while True:
         write(question)
         line = sys.stdin.readline() if sys.stdin is not None else ""
-        if not typed:
+        if not is_terminal(sys.stdin):
             write("\n")
         if not line:
             return None
-        if (answer := kind.parse(line)) is not None:
-            return answer
-        write(f"   It must be {kind.allowed}.\n")
+        try:
+            return parse(line)
+        except ValueError as error:
+            write(f"   {visible(str(error))}.\n")
 
 
 def patience() -> Callable[[str], None]:

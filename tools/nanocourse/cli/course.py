@@ -124,13 +124,8 @@ def status(mine: Mine = HERE, plain: Plain = False) -> None:
         Lines(plain).line(text, kind)
 
 
-app.command()(predict)
-app.command()(quiz)
-app.command()(grade)
-app.command()(release)
-app.command()(oral)
-app.command()(verify)
-app.command()(similar)
+for command in (predict, quiz, grade, release, oral, verify, similar):
+    app.command()(command)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from nanoinfer.cli.terminal import is_terminal, remark
 
 if TYPE_CHECKING:
     from nanocourse.grade.assignment import Assignment
-    from nanocourse.grade.grade_class import Seen
+    from nanocourse.grade.grade_class import Look
     from nanocourse.grade.record import GradeRecord
 
 DRAWS = 5  # submissions on whose inputs the strength of a variant is measured
@@ -55,7 +55,6 @@ def grade(
     plain: Plain = False,
 ) -> None:
     """Grade submissions on hidden inputs, each in processes that can reach nothing else."""
-    from nanocourse.grade.assignment import SECRET_FILE, Assignment, load_secret
     from nanocourse.grade.export import write_all
     from nanocourse.grade.grade_class import ALL, Entry, Task, entries, grade_class, records_of
     from nanocourse.grade.grade_submission import exercises_of
@@ -66,8 +65,15 @@ def grade(
         raise Refused("--submission-id is for one submission, with --gradescope")
     out, exports = Lines(plain), {"csv": csv, "junit": junit, "gradescope": gradescope}
     with refusing(), ExitStack() as stack:
-        asked, secret = Assignment.load(assignment), load_secret(assignment)
-        exercises_of(asked)  # before a record is touched: one of them may be gone
+        # Records are stored as asked, else beside the table; those of one submission need not outlive the export.
+        table = csv or junit
+        if results is None and table is not None:
+            results = table.with_name(f"{table.stem}-results")
+        folder = results or Path(stack.enter_context(TemporaryDirectory(prefix="nanoinfer-results-")))
+        written = tuple(path for path in exports.values() if path is not None)
+        patience = 1.0 if gradescope is not None else BUSY  # a platform has a limit of its own
+        task = Task(assignment, folder, not trust_students, written, patience)
+        secret, _ = task.secret, exercises_of(task.assignment)  # before a record is touched: one may be gone
         if gradescope is None:
             chosen, others = entries(submissions)
         else:
@@ -76,32 +82,23 @@ def grade(
             if name not in (ALL, *(entry.id for entry in chosen)):
                 raise Refused(f"--regrade must name a submission or all, not {name!r}")
         if strength:
-            _show_strength(out, asked, secret, [entry.id for entry in chosen[:DRAWS]])
+            _show_strength(out, task.assignment, secret, [entry.id for entry in chosen[:DRAWS]])
         for name in others:
             remark(f"nanoinfer: {name} was left out: it is no folder or zip, or begins with a dot")
-        # Records are stored as asked, else beside the table; those of one submission need not outlive the export.
-        table = csv or junit
-        if results is None and table is not None:
-            results = table.with_name(f"{table.stem}-results")
-        folder = results or Path(stack.enter_context(TemporaryDirectory(prefix="nanoinfer-results-")))
-        secret_file = (assignment if assignment.is_dir() else assignment.parent) / SECRET_FILE
-        written = tuple(path for path in exports.values() if path is not None)
-        patience = 1.0 if gradescope is not None else BUSY  # a platform has a limit of its own
-        task = Task(assignment, secret_file, folder, not trust_students, written, patience)
 
         def export() -> list[GradeRecord]:
-            records = records_of(chosen, task, asked)
+            records = records_of(chosen, task)
             write_all(records, exports)
             return records
 
-        def look(seen: Seen) -> None:
-            show(seen)
+        def look(done: int, begun: float) -> None:
+            show(done, begun)
             if gradescope is not None and task.record(chosen[0]).is_file():
                 export()  # so that there is a result if the platform's time runs out
 
         try:
             with _progress(len(chosen), plain) as show:
-                grade_class(chosen, task, asked, secret, jobs or cores(), regrade or (), look)
+                grade_class(chosen, task, jobs or cores(), regrade or (), look)
         except KeyboardInterrupt:
             done = sum(record.complete for record in export())
             raise Stopped(f"stopped by Ctrl-C: {done} of {len(chosen)} are done, and kept in {folder}") from None
@@ -109,15 +106,15 @@ def grade(
 
 
 @contextmanager
-def _progress(total: int, plain: bool) -> Iterator[Callable[[Seen], None]]:
+def _progress(total: int, plain: bool) -> Iterator[Look]:
     """A progress bar with the time left, where a person looks on; else a line for each tenth."""
     if plain or not is_terminal(sys.stderr):
         told = {0}
 
-        def tell(seen: Seen) -> None:
-            if (tenth := seen.done * 10 // total) not in told:
+        def tell(done: int, _: float) -> None:
+            if (tenth := done * 10 // total) not in told:
                 told.add(tenth)
-                remark(f"nanoinfer: {seen.done} of {total} graded")
+                remark(f"nanoinfer: {done} of {total} graded")
 
         yield tell
         return
@@ -127,7 +124,7 @@ def _progress(total: int, plain: bool) -> Iterator[Callable[[Seen], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("submissions"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
-        yield lambda seen: bar.update(task, completed=seen.done + sum(seen.fractions.values()))
+        yield lambda done, begun: bar.update(task, completed=done + begun)
 
 
 def _show_points(out: Lines, records: list[GradeRecord]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
-from nanocourse.cli.console import Kind, Lines, ask, given, refusing
+from nanocourse.cli.console import Lines, ask, given, refusing
 from nanocourse.cli.options import HERE, ChapterNumber, Mine, Plain, opened
 
 
@@ -18,27 +18,27 @@ def predict(
     plain: Plain = False,
 ) -> None:
     """Guess a number, then see it measured on this machine beside what arithmetic allows."""
-    from nanocourse.learner.predict import calibration, compare, parse_guess, predictions
+    from nanocourse.learner.predict import calibration, parse_guess, predictions
     from nanoinfer.devices import choose_device
 
-    number = Kind(parse_guess, "a number above 0")
     with refusing():
         found, folder = opened(chapter, mine)
         asked, progress = predictions(found), folder.load()
-        guesses = given(guess, [number] * len(asked))
+        guesses = given(guess, [parse_guess] * len(asked))
     out, device = Lines(plain), choose_device(None)
     for at, one in enumerate(asked):
         out.line(f"{at + 1}. {one.question}")
-        guessed = guesses[at] if guesses else ask(f"   Your guess ({one.unit}): ", number)
+        guessed = guesses[at] if guesses else ask(f"   Your guess ({one.unit}): ", parse_guess)
         if guessed is None:
             break
-        result = compare(one, guessed, device)
-        progress.predictions.append(result.to_json(chapter))
+        bound, measured = one.bound(device), one.measure(device)
+        numbers = {"guess": guessed, "bound": bound, "measured": measured}
+        progress.predictions.append({"chapter": chapter, "id": one.id, **numbers})
         folder.note(progress)
-        numbers = f"guess {guessed:.4g}, by arithmetic {result.bound:.4g}, measured {result.measured:.4g} {one.unit}"
-        out.line(f"   {numbers} on {device.type}")
+        told = f"guess {guessed:.4g}, by arithmetic {bound:.4g}, measured {measured:.4g} {one.unit}"
+        out.line(f"   {told} on {device.type}")
         out.line(f"   By arithmetic: {one.bound_says}")
-        out.line(f"   The difference: {one.why(result.bound, result.measured)}")
+        out.line(f"   The difference: {one.why(bound, measured)}")
     if (score := calibration(progress.predictions)) is not None:
         count = len(progress.predictions)
         out.line(f"Your guesses so far: {count}, median error: a factor of {score:.2f} (1 is exact).")
@@ -56,15 +56,13 @@ def quiz(
     with refusing():
         found, folder = opened(chapter, mine)
         asked, progress = questions(found), folder.load()
-        kinds = [Kind(partial(_option, len(one.answers)), f"a number from 1 to {len(one.answers)}") for one in asked]
+        kinds = [partial(_option, len(one.answers)) for one in asked]
         numbers = given(answers, kinds)
     out, right, done = Lines(plain), 0, 0
     for at, (one, kind) in enumerate(zip(asked, kinds, strict=True)):
         out.line(f"{at + 1}. {one.text}")
-        for line in filter(None, one.code.split("\n")):
-            out.line(f"       {line}")
         for number, option in enumerate(one.answers, 1):
-            out.line(f"   {number}) {option.text}")
+            out.line(f"   {number}) {option.answer}")
         chosen = numbers[at] if numbers else ask("   Your answer: ", kind)
         if chosen is None:
             break
@@ -79,5 +77,7 @@ def quiz(
     out.line(f"{right} of {done} right.")
 
 
-def _option(options: int, text: str) -> int | None:
-    return int(text) if text.strip().isdigit() and 1 <= int(text) <= options else None
+def _option(options: int, text: str) -> int:
+    if not (text.strip().isdigit() and 1 <= int(text) <= options):
+        raise ValueError(f"an answer must be a number from 1 to {options}, not {text.strip()!r}")
+    return int(text)

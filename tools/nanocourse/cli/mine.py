@@ -32,44 +32,36 @@ def generate_mine(
     timed captures. Refused where none of their functions may run in the engine. Memory is left out where the stand-in
     records: most of it would be the stand-in's.
     """
-    from nanocourse.learner.own_functions import (
-        Own,
-        in_the_engine,
-        interpreted,
-        own_functions,
-        quick_reference,
-        why_not_called,
-    )
+    from nanocourse.learner import own_functions as learners
     from nanocourse.learner.side_by_side import last_token_bytes, side_by_side
 
-    def tell(one: Own) -> None:
+    def tell(one: learners.Own) -> None:
         part = "yours" if one.status == "passed" else f"the reference's ({one.status})"
         remark(f"nanoinfer: {one.exercise.id} {one.exercise.spec.title}: {part}")
 
     remark(f"nanoinfer: checking what is in {folder}; results appear as they finish")
     with refusing():
-        own = own_functions(folder_at(folder).path, tell, patience())
+        own = learners.own_functions(folder_at(folder).path, tell, patience())
     used = [one for one in own if one.function is not None]
     if not used:
         raise Refused(f"{folder} has no function that passes its checks and has a place in the engine")
     if model.settings["engine"] == "auto":
         model = model.but(engine=used[-1].engine)
-    if interpreted():
-        remark(
-            "nanoinfer: your kernel runs in Triton's interpreter, at about a token a second; the reference in PyTorch"
-        )
+    if learners.interpreted():
+        slow = "your kernel runs in Triton's interpreter, at about a token a second; the reference in PyTorch"
+        remark(f"nanoinfer: {slow}")
     # Two tokens of each text before anything is timed: kernels are compiled by then.
     short = [replace(one, max_tokens=min(2, one.max_tokens)) for one in params]
     with warnings.catch_warnings(record=True) as held:
         loaded = model.load()
     with loaded as llm:
-        with quick_reference():
+        with learners.quick_reference():
             llm.generate(list(prompts), short)
             reference = llm.generate(list(prompts), list(params))
             sizes = [last_token_bytes(llm, reference[0])]
         stats: Any = llm.stats
         vars(stats).update(vars(type(stats)()))
-        with in_the_engine(used):
+        with learners.in_the_engine(used):
             stands_in = llm.facts.device == "cpu" and getattr(llm.core, "recorder", None) is not None
             for told in () if stands_in else held:  # that a CPU records no steps
                 warnings.warn(told.message, stacklevel=2)
@@ -88,4 +80,4 @@ def generate_mine(
         remark(line)
     for one in used:
         if not one.calls:
-            remark(f"nanoinfer: {one.exercise.id} was never called: {why_not_called(one, used)}")
+            remark(f"nanoinfer: {one.exercise.id} was never called: {learners.why_not_called(one, used)}")

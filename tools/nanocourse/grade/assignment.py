@@ -9,8 +9,9 @@ import hashlib
 import hmac
 import json
 import math
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,9 @@ class Assignment:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        problem = _problem(self)
-        if problem:
-            raise ValueError(problem)
+        for says, value, holds in _rules(self):
+            if not holds:
+                raise ValueError(f"{says}, not {value!r}")
 
     @property
     def points(self) -> float:
@@ -86,35 +87,29 @@ class Assignment:
         """Read a folder's `assignment.json`, or that file. ValueError, one sentence, if it is not valid."""
         file = _file(path)
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            return cls._read(json.loads(file.read_text(encoding="utf-8")))
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror or error}") from error
         except ValueError as error:
-            raise ValueError(f"{file} is not JSON: {error}") from error
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise ValueError(f"{file} is not an assignment: its schema must be {SCHEMA}")
-        if data.get("schema_version") != SCHEMA_VERSION:
-            version = data.get("schema_version")
-            raise ValueError(f"{file} has schema version {version!r}, and this nanoinfer reads {SCHEMA_VERSION}")
-        try:
-            return cls._read(data)
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from error
+            raise ValueError(f"{file} is not an assignment: {error}") from error
 
     @classmethod
-    def _read(cls, data: Mapping[str, Any]) -> Assignment:
-        _known(data, {"schema", "schema_version", "chapter", "title", "exercises", "seeds", "limits"}, "the assignment")
-        if not isinstance(data.get("exercises"), list):
+    def _read(cls, data: Any) -> Assignment:
+        _known(data, {"schema", "schema_version", "chapter", "title", "exercises", "seeds", "limits"}, "it")
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"its schema must be {SCHEMA}")
+        if data.get("schema_version") != SCHEMA_VERSION:
+            version = data.get("schema_version")
+            raise ValueError(f"it has schema version {version!r}, and this nanoinfer reads {SCHEMA_VERSION}")
+        exercises, limits = data.get("exercises"), data.get("limits", {})
+        if not isinstance(exercises, list):
             raise ValueError("exercises must be a list")
-        parts = []
-        for one in data["exercises"]:
-            _known(one, {"id", "points", "edition"}, "an exercise")
-            parts.append(Part(one.get("id", ""), one.get("points", 10.0), one.get("edition", "")))
-        limits = data.get("limits", {})
+        for one in exercises:
+            _known(one, {one.name for one in fields(Part)}, "an exercise")
         _known(limits, {one.name for one in fields(Limits)}, "limits")
         return cls(
-            chapter=data.get("chapter", 0), title=data.get("title", ""), parts=tuple(parts),
-            seeds=data.get("seeds", 8), limits=Limits(**limits),
+            chapter=data.get("chapter", 0), title=data.get("title", ""), seeds=data.get("seeds", 8),
+            parts=tuple(Part(**({"id": ""} | one)) for one in exercises), limits=Limits(**limits),
         )  # fmt: skip
 
 
@@ -164,40 +159,26 @@ def _known(data: object, names: set[str], what: str) -> None:
         raise ValueError(f"{what} has no {unknown[0]!r}; it has {', '.join(sorted(names))}")
 
 
-def _problem(of: Assignment) -> str:  # noqa: PLR0911  one for each thing that can be wrong
-    """What is wrong with an assignment, in one sentence; empty if nothing is."""
-    if not _whole(of.chapter, 1, 99):
-        return f"chapter must be a whole number from 1 on, not {of.chapter!r}"
-    if not isinstance(of.title, str) or not of.title.strip():
-        return "title must be a text that students can read"
-    if not of.parts:
-        return "exercises must name at least one exercise"
-    ids = [part.id for part in of.parts]
+def _rules(of: Assignment) -> Iterator[tuple[str, object, bool]]:
+    """What must be true of an assignment, in words; of which value; and whether it is."""
+    yield "chapter must be a whole number from 1 on", of.chapter, _number(of.chapter, int) and of.chapter < 100
+    yield "title must be a text that students can read", of.title, isinstance(of.title, str) and bool(of.title.strip())
+    yield "exercises must name at least one exercise", of.parts, bool(of.parts)
     for part in of.parts:
-        if (
-            not isinstance(part.id, str)
-            or not part.id.startswith(f"{of.chapter}.")
-            or not part.id.partition(".")[2].isdecimal()
-        ):
-            return f"exercises must be of chapter {of.chapter}, as {of.chapter}.1, not {part.id!r}"
-        if not _number(part.points) or part.points <= 0:
-            return f"points of {part.id} must be a number above 0, not {part.points!r}"
-        if not isinstance(part.edition, str):
-            return f"edition of {part.id} must be a name, or empty for the printed one, not {part.edition!r}"
-        if ids.count(part.id) > 1:
-            return f"exercise {part.id} is named twice"
-    if not _whole(of.seeds, 1, 20):
-        return f"seeds must be a whole number from 1 to 20, not {of.seeds!r}"
+        own = re.fullmatch(rf"{of.chapter}\.\d+", str(part.id)) is not None
+        yield f"exercises must be of chapter {of.chapter}, as {of.chapter}.1", part.id, own
+        yield f"points of {part.id} must be a number above 0", part.points, _number(part.points, float)
+        named = isinstance(part.edition, str)
+        yield f"edition of {part.id} must be a name, or empty for the printed one", part.edition, named
+    ids = [part.id for part in of.parts]
+    yield "no exercise may be named twice", ids, len(set(ids)) == len(ids)
+    yield "seeds must be a whole number from 1 to 20", of.seeds, _number(of.seeds, int) and of.seeds <= 20
     for one in fields(Limits):
         value = getattr(of.limits, one.name)
-        if not _number(value) or value <= 0 or (one.type == "int" and not isinstance(value, int)):
-            return f"{one.name} must be a number above 0, not {value!r}"
-    return ""
+        yield f"{one.name} must be a number above 0", value, _number(value, type(one.default))
 
 
-def _whole(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _number(value: object, kind: type) -> bool:
+    """Whether it is a number above 0: a whole one, if it is to be an int."""
+    known = isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
+    return known and 0 < value < math.inf  # type: ignore[operator]

@@ -13,8 +13,9 @@ import re
 import stat
 import unicodedata
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 MAX_FILE, MAX_TOTAL, MAX_ENTRIES, MAX_DEPTH = 1 << 20, 16 << 20, 5000, 3
@@ -24,6 +25,7 @@ PIECE = 64  # packed bytes that are unpacked at once: by bzip2 these make 100 MB
 MAX_LISTED = 100_000  # entries of one archive's directory, which Python reads whole
 NOTED = 12  # notes that are kept
 QUESTIONS, PROGRESS = "questions.md", "progress.json"  # of a learner, beside their files
+Listed = Iterable[tuple[str, Callable[[int], bytes]]]  # names, and what reads so many bytes, or raises the reason
 
 
 @dataclass
@@ -71,8 +73,7 @@ def collect(source: Path) -> Collected:
     if source.is_symlink():
         found.note("the submission is a symbolic link, which is not followed")
     elif source.is_dir():
-        for path, data in _folder(source, found):
-            _take(path, data, found, 0)
+        _keep(PurePosixPath(), _in_folder(source), found, 0)
     else:
         try:
             with source.open("rb") as file:
@@ -98,39 +99,47 @@ def printable(text: str) -> str:
     return plain if len(plain) <= 200 else plain[:197] + "..."
 
 
-def _folder(source: Path, found: Collected) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Regular files in a folder. Links are not followed and pipes are not opened."""
+def _keep(outer: PurePosixPath, listed: Listed, found: Collected, depth: int) -> None:
+    """Keep what may be part of a submission.
+
+    Every method of compression raises errors of its own for damaged data, so all errors mean the same here.
+    """
+    for name, read in listed:
+        found.entries += 1
+        if found.full():
+            return
+        inner = _inside(name)
+        if inner is None:
+            found.note(f"{name} was left out: its path leads out of the archive")
+        elif _wanted(inner):
+            zipped = inner.suffix.casefold() == ".zip"
+            try:
+                data = read((MAX_ZIP if zipped else MAX_FILE) + 1)
+            except Exception as error:
+                why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                found.note(f"{inner} was left out: {why}")
+                continue
+            found.size += len(data) * (depth > 0 or not zipped)  # an archive in a folder counts unpacked
+            _take(outer / inner, data, found, depth)
+
+
+def _in_folder(source: Path) -> Listed:
+    """The files of a folder. Links are not followed."""
     for folder, names, files in os.walk(source, followlinks=False):
         names[:] = sorted(name for name in names if name.casefold() not in SKIPPED)
         for name in sorted(files):
             path = Path(folder, name)
-            inner = PurePosixPath(path.relative_to(source).as_posix())
-            found.entries += 1
-            if found.full():
-                return
-            if not _wanted(inner):
-                continue
-            try:
-                data = _read(path)
-            except OSError as error:
-                found.note(f"{inner} was left out: {error.strerror}")
-                continue
-            if data is None:
-                found.note(f"{inner} was left out: it is no plain file")
-            else:
-                found.size += len(data) * (inner.suffix.casefold() != ".zip")  # an archive counts unpacked
-                yield inner, data
+            yield path.relative_to(source).as_posix(), partial(_read, path)
 
 
-def _read(path: Path) -> bytes | None:
-    """A regular file's bytes, up to a limit; None for anything else. The file inspected is the one that is read."""
-    if path.is_symlink():
-        return None
+def _read(path: Path, most: int) -> bytes:
+    """So many bytes of a regular file. ValueError for anything else. The file inspected is the one that is read."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return None
-        return file.read((MAX_ZIP if path.suffix.casefold() == ".zip" else MAX_FILE) + 1)
+    if not path.is_symlink():
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file.read(most)
+    raise ValueError("it is no plain file")
 
 
 def _take(path: PurePosixPath, data: bytes, found: Collected, depth: int) -> None:
@@ -147,10 +156,7 @@ def _take(path: PurePosixPath, data: bytes, found: Collected, depth: int) -> Non
 
 
 def _unzip(outer: PurePosixPath, data: bytes, found: Collected, depth: int) -> None:
-    """Read a zip's entries one by one, without trusting the sizes in its directory.
-
-    Every method of compression raises errors of its own for damaged data, so all errors mean the same here.
-    """
+    """Read a zip's entries one by one, without trusting the sizes in its directory."""
     try:
         if data.count(b"PK\1\2") > MAX_LISTED:
             raise ValueError(f"it lists more than {MAX_LISTED} entries")
@@ -158,34 +164,21 @@ def _unzip(outer: PurePosixPath, data: bytes, found: Collected, depth: int) -> N
     except Exception as error:
         found.note(f"{outer} is no zip that can be read: {error}")
         return
-    for entry in archive.infolist():
-        found.entries += 1
-        if found.full():
-            return
-        inner = _inside(entry.filename)
-        if inner is None:
-            found.note(f"{entry.filename} was left out: its path leads out of the archive")
-        elif stat.S_ISLNK(entry.external_attr >> 16):
-            found.note(f"{inner} was left out: it is a symbolic link")
-        elif not entry.is_dir() and _wanted(inner):
-            try:
-                content = _unpacked(archive, entry, MAX_ZIP if inner.suffix.casefold() == ".zip" else MAX_FILE)
-            except Exception as error:
-                found.note(f"{inner} was left out: {error or type(error).__name__}")
-                continue
-            found.size += len(content)
-            _take(outer.with_suffix("") / inner, content, found, depth + 1)
+    listed = ((one.filename, partial(_unpacked, archive, one)) for one in archive.infolist() if not one.is_dir())
+    _keep(outer.with_suffix(""), listed, found, depth + 1)
 
 
 def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
-    """An entry's bytes, or a little more than `most` of them. Only of deflated ones does zipfile bound the output."""
+    """So many of an entry's bytes, or a few more. Only of deflated ones does zipfile bound the output."""
+    if stat.S_ISLNK(entry.external_attr >> 16):
+        raise ValueError("it is a symbolic link")
     with archive.open(entry) as file:
         if entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            return file.read(most + 1)
+            return file.read(most)
         assert isinstance(file, zipfile.ZipExtFile)
         file.MIN_READ_SIZE = PIECE
         content = bytearray()
-        while len(content) <= most and (piece := file.read(PIECE)):
+        while len(content) < most and (piece := file.read(PIECE)):
             content += piece
     return bytes(content)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -40,23 +41,23 @@ class GradedServer(Server):
 
     def _confine(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Read the course's own files while they can be read, then give up access to them."""
-        for path, name in asked["files"]:
+        wanted = confine.Policy.of(asked["policy"])
+        for path, name in wanted.files:
             self._files[path] = super()._chapter_file(path, name)
-        if asked["scenes"]:
+        if wanted.scenes:
             self.prepare_scenes()
         opened = {name: importlib.import_module(name) for name in OPEN}
-        self.watched = asked["watched"]
-        wanted = confine.Policy.of(asked["policy"])
+        self.watched = wanted.watched
         kept = {0, 1, 2, self.requests.fileno(), self.replies.fileno()}
         done = confine.confine(wanted, kept)
         if not self.watched:
-            only(opened, asked["helpers"])
+            only(opened, wanted.helpers)
         confine.environment(wanted.scratch)
         self._confined = True
         return {"op": "confined", **asdict(done)}
 
 
-def only(opened: dict[str, ModuleType], helpers: dict[str, str]) -> None:
+def only(opened: dict[str, ModuleType], helpers: Mapping[str, str]) -> None:
     """From now on only these modules of our packages exist. helpers: sources of modules, by name."""
     kept = dict(opened)
     for name in [name for name in sys.modules if name.startswith(confine.PACKAGES)]:

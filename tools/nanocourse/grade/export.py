@@ -20,21 +20,21 @@ NOTHING = "there is no file of any exercise"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
 
 
-def gradescope(record: GradeRecord, visibility: str = "visible") -> dict[str, Any]:
-    """The content of results.json: one test a check, with partial credit. visibility: of the tests."""
+def gradescope(record: GradeRecord) -> dict[str, Any]:
+    """The content of results.json: one test a check, with partial credit."""
     tests = [
         {
             "name": f"{one.id} {one.title}: {check.name}", "number": f"{one.id}.{at}",
             "score": round(check.points, 4), "max_score": round(check.of, 4),
             "status": "passed" if check.status == "passed" else "failed",
-            "output": _told(one, check), "output_format": "text", "name_format": "text", "visibility": visibility,
+            "output": _told(one, check), "output_format": "text", "name_format": "text", "visibility": "visible",
         }
         for one in record.exercises
         for at, check in enumerate(one.checks, 1)
     ]  # fmt: skip
     return {
         "score": record.points, "execution_time": record.seconds, "output": "\n".join(receipt(record)),
-        "output_format": "text", "visibility": visibility, "stdout_visibility": "hidden", "tests": tests,
+        "output_format": "text", "visibility": "visible", "stdout_visibility": "hidden", "tests": tests,
         "extra_data": {"record": record.to_json()},
     }  # fmt: skip
 

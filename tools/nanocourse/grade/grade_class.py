@@ -8,27 +8,30 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
 import tempfile
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO
 
 from nanocourse.checks.worker_main import import_path
-from nanocourse.grade.assignment import Assignment, secret_mark
+from nanocourse.grade.assignment import Assignment, load_secret, secret_mark
 from nanocourse.grade.collect import SKIPPED, collect, printable
-from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord, Isolation
+from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord
 from nanoinfer import __version__
 
 GRACE_S = 90.0  # beyond a submission's own limit, until its grader is ended: starting, looking up a mistake
 POLL_S = 0.2
 KILLED = (-9, -15, 143)  # exit codes: by SIGKILL, and by SIGTERM before and after it is handled
 ALL = "all"
+Look = Callable[[int, float], None]
 
 
 class GraderRefused(ValueError):
@@ -45,32 +48,32 @@ class Entry:
 
 @dataclass(frozen=True)
 class Task:
-    """What submissions have in common. assignment, secret: files. hidden: more paths that no worker may read.
+    """What submissions have in common. path: of the assignment, which the secret lies beside. results: for records.
 
-    patience: how many times its limit a submission may take by the clock on the wall, on a machine with other work.
+    hidden: more paths that no worker may read. patience: how many times its limit a submission may take by the clock on
+    the wall, on a machine with other work.
     """
 
-    assignment: Path
-    secret: Path
+    path: Path
     results: Path
     require_isolation: bool = False
     hidden: tuple[Path, ...] = ()
     patience: float = 1.0
 
+    @cached_property
+    def assignment(self) -> Assignment:
+        """ValueError where it cannot be read."""
+        return Assignment.load(self.path)
+
+    @cached_property
+    def secret(self) -> str:
+        """ValueError where it cannot be read."""
+        return load_secret(self.path)
+
     def record(self, entry: Entry) -> Path:
         """Where a submission's record is stored: a readable name, made unique by the id's hash."""
         name = re.sub(r"[^\w.-]+", "-", unicodedata.normalize("NFKD", entry.id)).strip(".-")[:60] or "submission"
         return self.results / f"{name}-{hashlib.sha256(entry.id.encode('utf-8', 'replace')).hexdigest()[:8]}.json"
-
-
-@dataclass
-class Seen:
-    """How far a class is. fractions: of the submissions being graded, by id."""
-
-    total: int
-    done: int = 0
-    kept: int = 0
-    fractions: dict[str, float] = field(default_factory=dict)
 
 
 def entries(folder: Path) -> tuple[list[Entry], list[str]]:
@@ -80,8 +83,7 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder of submissions")
-    found: list[Entry] = []
-    others: list[str] = []
+    found, others = list[Path](), list[str]()
     for path in sorted(folder.iterdir()):
         name = unicodedata.normalize("NFC", path.name)
         handed_in = path.is_dir() or path.suffix.casefold() == ".zip"
@@ -90,20 +92,17 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
         if path.is_symlink() or name.startswith(".") or not handed_in:
             others.append(printable(name))
         else:
-            found.append(Entry(name if path.is_dir() else name[: -len(path.suffix)], path))
+            found.append(path)
     if not found:
         raise ValueError(f"{folder} holds no submission: each is a folder or a zip")
-    folders = {_folded(one.id) for one in found if one.path.is_dir()}
-    found = [
-        replace(one, id=f"{one.id}.zip") if _folded(one.id) in folders and not one.path.is_dir() else one
-        for one in found
-    ]
-    by_id: dict[str, Path] = {}
-    for one in found:
-        other = by_id.setdefault(_folded(one.id), one.path)
-        if other != one.path:
-            raise ValueError(f"{other.name!a} and {one.path.name!a} would share a record: rename one of them")
-    return found, others
+    by_id: dict[str, Entry] = {}
+    for path in sorted(found, key=Path.is_dir, reverse=True):  # a zip beside a folder of its name keeps its ending
+        id = unicodedata.normalize("NFC", path.name if path.is_dir() else path.stem)
+        id += ".zip" * (not path.is_dir() and _folded(id) in by_id and by_id[_folded(id)].path.is_dir())
+        other = by_id.setdefault(_folded(id), Entry(id, path)).path
+        if other != path:
+            raise ValueError(f"{other.name!a} and {path.name!a} would share a record: rename one of them")
+    return sorted(by_id.values(), key=lambda one: one.path), others
 
 
 def _folded(id: str) -> str:
@@ -114,47 +113,40 @@ def _folded(id: str) -> str:
 def grade_class(
     chosen: Sequence[Entry],
     task: Task,
-    assignment: Assignment,
-    secret: str,
     jobs: int = 1,
     regrade: Iterable[str] = (),
-    look: Callable[[Seen], None] = lambda seen: None,
+    look: Look = lambda done, begun: None,
 ) -> list[GradeRecord]:
     """Records of all submissions, in order. Finished ones are on disk at any time; Ctrl-C ends the graders.
 
-    GraderRefused if a grader refuses, because a layer of isolation is missing.
+    look: is told how many are done, and how much of others. GraderRefused if a grader refuses, because a layer of
+    isolation is missing.
     """
     task.results.mkdir(parents=True, exist_ok=True, mode=0o700)
-    again, seen = set(regrade), Seen(len(chosen))
-    waiting: list[Entry] = []
-    for entry in chosen:
-        if ALL not in again and entry.id not in again and _done(entry, task, assignment, secret):
-            seen.kept += 1
-            seen.done += 1
-        else:
-            task.record(entry).unlink(missing_ok=True)
-            waiting.append(entry)
-    running: list[_Grader] = []
+    again, running = set(regrade), list[_Grader]()
+    waiting = [one for one in chosen if not again.isdisjoint((ALL, one.id)) or not _done(one, task)]
+    for entry in waiting:
+        task.record(entry).unlink(missing_ok=True)
+    done = len(chosen) - len(waiting)
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.append(_Grader(waiting.pop(0), task, assignment))
+                running.append(_Grader(waiting.pop(0), task))
             time.sleep(POLL_S)
             for grader in [one for one in running if one.ended()]:
                 running.remove(grader)
                 grader.settle()
-                seen.done += 1
-            seen.fractions = {one.entry.id: one.fraction() for one in running}
-            look(seen)
+                done += 1
+            look(done, math.fsum(one.fraction() for one in running))
     finally:
         for grader in running:
             grader.end()
-    return records_of(chosen, task, assignment)
+    return records_of(chosen, task)
 
 
-def records_of(chosen: Sequence[Entry], task: Task, assignment: Assignment) -> list[GradeRecord]:
+def records_of(chosen: Sequence[Entry], task: Task) -> list[GradeRecord]:
     """What there is of each submission so far; an empty record for those not begun."""
-    return [_read(task.record(entry)) or _nothing(entry, assignment) for entry in chosen]
+    return [_read(task.record(entry)) or _nothing(entry, task.assignment) for entry in chosen]
 
 
 class _Grader:
@@ -162,15 +154,15 @@ class _Grader:
 
     script = Path(__file__).with_name("grader_process.py")
 
-    def __init__(self, entry: Entry, task: Task, assignment: Assignment) -> None:
-        self.entry, self.record, self._assignment = entry, task.record(entry), assignment
+    def __init__(self, entry: Entry, task: Task) -> None:
+        self.entry, self.record, self._assignment = entry, task.record(entry), task.assignment
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `settle`
+        hidden = (*task.hidden, task.results, entry.path.parent)
         job = {
             "path": import_path(), "submission": str(entry.path.resolve()), "id": entry.id,
-            "assignment": str(task.assignment.resolve()), "secret": str(task.secret.resolve()),
-            "record": str(self.record.resolve()), "require_isolation": task.require_isolation,
-            "patience": task.patience,
-            "hidden": [str(path.resolve()) for path in (*task.hidden, task.results, entry.path.parent)],
+            "assignment": str(task.path.resolve()), "record": str(self.record.resolve()),
+            "require_isolation": task.require_isolation, "patience": task.patience,
+            "hidden": [str(path.resolve()) for path in hidden],
         }  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-I", str(self.script)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
@@ -179,7 +171,7 @@ class _Grader:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
             pipe.write(json.dumps(job).encode() + b"\n")
-        self._limit_s = task.patience * assignment.limits.submission_s + GRACE_S
+        self._limit_s = task.patience * task.assignment.limits.submission_s + GRACE_S
         self._deadline, self._late = time.monotonic() + self._limit_s, False
 
     def ended(self) -> bool:
@@ -226,13 +218,13 @@ class _Grader:
             self._process.wait()
 
 
-def _done(entry: Entry, task: Task, assignment: Assignment, secret: str) -> bool:
+def _done(entry: Entry, task: Task) -> bool:
     """Whether a submission's record is complete and belongs to the present files."""
     now = _read(task.record(entry))
     if now is None or not now.complete or (task.require_isolation and not now.isolation.whole):
         return False
-    same = (now.assignment, now.secret, now.version) == (assignment.fingerprint, secret_mark(secret), __version__)
-    return same and now.files == collect(entry.path).digest
+    same = task.assignment.fingerprint, secret_mark(task.secret), __version__
+    return (now.assignment, now.secret, now.version) == same and now.files == collect(entry.path).digest
 
 
 def _read(path: Path) -> GradeRecord | None:
@@ -244,12 +236,8 @@ def _read(path: Path) -> GradeRecord | None:
 
 def _nothing(entry: Entry, assignment: Assignment) -> GradeRecord:
     """The record of a submission of which nothing could be graded."""
-    return GradeRecord(
-        printable(entry.id), assignment.title, tuple(_untouched(assignment)), Isolation(), "", "", "", 0, ""
-    )
-
-
-def _untouched(assignment: Assignment) -> Iterator[ExerciseGrade]:
+    grades = []
     for part in assignment.parts:
         check = CheckGrade("graded", "The exercise was graded.", "not run", 0.0, part.points)
-        yield ExerciseGrade(part.id, "", part.edition, "", "", (check,))
+        grades.append(ExerciseGrade(part.id, "", part.edition, "", "", (check,)))
+    return GradeRecord(printable(entry.id), assignment.title, tuple(grades))

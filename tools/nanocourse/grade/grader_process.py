@@ -24,25 +24,25 @@ def main() -> int:
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     import torch
 
-    from nanocourse.grade.assignment import Assignment, load_secret
+    from nanocourse.grade.assignment import SECRET_FILE, Assignment, load_secret
     from nanocourse.grade.grade_submission import NotIsolated, exercises_of, grade_submission
     from nanocourse.grade.isolation import system
 
     torch.set_num_threads(1)
     if system.LINUX:
         system.bound_memory(MEMORY)
-    paths = {name: Path(job[name]) for name in ("assignment", "secret", "record", "submission")}
+    path, record = Path(job["assignment"]), Path(job["record"])
     try:
-        assignment, secret = Assignment.load(paths["assignment"]), load_secret(paths["secret"])
+        assignment, secret = Assignment.load(path), load_secret(path)
         exercises_of(assignment)
     except ValueError as error:  # before anything of a student's was run: it is true of the whole class
         print(error, file=sys.stderr)
         return REFUSED
-    hidden = [paths["assignment"], paths["secret"], *map(Path, job["hidden"])]
     try:
         grade_submission(
-            paths["submission"], assignment, secret, job["id"], job["require_isolation"], hidden=hidden,
-            said=lambda now: now.save(paths["record"]), patience=job["patience"],
+            Path(job["submission"]), assignment, secret, job["id"], job["require_isolation"],
+            hidden=[path, path.with_name(SECRET_FILE), *map(Path, job["hidden"])],
+            said=lambda now: now.save(record), patience=job["patience"],
         )  # fmt: skip
     except NotIsolated as error:
         print(error, file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from nanocourse.checks.check import status_of
+from nanocourse.checks.known_mistakes import Solve
 from nanocourse.checks.results import Status
 from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.exercise import Check, Exercise, Function
@@ -63,11 +64,11 @@ def worthless(exercise: Exercise, passed: set[str], asked: Sequence[Question]) -
     if not passed or exercise.spec.kernel is not None:
         return False
     mine = [question for question in asked if question.check.name in passed]
-    return any(_agrees(exercise, mine, answer) for answer in idle_answers())
+    return any(agrees(exercise, mine, partial(local, exercise.staged(answer))) for answer in idle_answers())
 
 
-def _agrees(exercise: Exercise, asked: Sequence[Question], answer: Function) -> bool:
-    solve = partial(local, exercise.staged(answer))
+def agrees(exercise: Exercise, asked: Sequence[Question], solve: Solve) -> bool:
+    """Whether an answer is right on all these inputs."""
     return all(judged(exercise, question, solve(question.call(exercise))) == "passed" for question in asked)
 
 
@@ -75,38 +76,25 @@ def idle_answers() -> Iterator[Function]:
     """Answers that do no work: a constant, an error, an argument returned, a tensor filled or reduced."""
     constants: tuple[Any, ...] = (None, True, False, 0, 1, -1, 0.0, 1.0, "", (), [], {})
     for value in constants:
-        yield partial(_constant, value)
+        yield lambda *args, value=value: value
     for error in (AssertionError, ValueError, RuntimeError, TypeError, IndexError, KeyError):
         yield partial(_raises, error)
     for at in range(6):
-        yield partial(_of_argument, at, lambda given: given)
-        for made in FILLS:
-            yield partial(_of_argument, at, made)
-
-
-def _constant(value: Any, *args: Any) -> Any:
-    return value
+        for made in (lambda given: given, *FILLS):
+            yield lambda *args, at=at, made=made: made(args[at])
 
 
 def _raises(error: type[Exception], *args: Any) -> Any:
     raise error("an answer that does no work")
 
 
-def _of_argument(at: int, made: Callable[[Any], Any], *args: Any) -> Any:
-    return made(args[at])
-
-
-def _filled(value: float, given: Tensor) -> Tensor:
-    return given.new_full(given.shape, value)
-
-
-def _filled_column(value: float, given: Tensor) -> Tensor:
-    return given[..., :1].new_full(given[..., :1].shape, value)
+def _filled(value: float, part: Any, given: Tensor) -> Tensor:
+    return given[part].new_full(given[part].shape, value)
 
 
 FILLS: tuple[Callable[[Any], Any], ...] = (
-    *(partial(_filled, value) for value in (0.0, 1.0, float("-inf"), float("inf"))),
-    *(partial(_filled_column, value) for value in (0.0, float("-inf"), float("inf"))),
+    *(partial(_filled, value, ...) for value in (0.0, 1.0, float("-inf"), float("inf"))),
+    *(partial(_filled, value, (..., slice(1))) for value in (0.0, float("-inf"), float("inf"))),
     lambda given: given.amin(-1, keepdim=True), lambda given: given.amax(-1, keepdim=True),
     lambda given: given.argmax(-1), lambda given: given[:, -1], len, list, sum,
 )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +14,21 @@ from nanocourse.checks.known_mistakes import Tells
 from nanocourse.checks.results import Status
 from nanocourse.checks.runner import refused
 from nanocourse.checks.worker import NOTHING, Loaded
-from nanocourse.exercises import kernels
+from nanocourse.exercises import chapters, kernels
 from nanocourse.exercises.cases import Call
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, told
-from nanocourse.grade.assignment import Part
-from nanocourse.grade.collect import printable
+from nanocourse.grade.collect import Collected, beside, printable
 from nanocourse.grade.graded_worker import GradedWorker, Pool, Unconfined
-from nanocourse.grade.hidden_inputs import Question, judged, questions, worthless
+from nanocourse.grade.hidden_inputs import Question, judged, worthless
 from nanocourse.grade.record import ExerciseGrade
 from nanocourse.grade.workspace import Workspace
 
 NAMING_S = 60.0  # of the submission's time must be left for looking up which mistake it is
+
+
+class Ended(Exception):
+    """Nothing more can be asked about an exercise; the message says why."""
 
 
 @dataclass
@@ -44,69 +49,77 @@ class Budget:
 
 @dataclass
 class Marking:
-    """One exercise. grade: with no points yet. seed: of the inputs by which mistakes are recognised."""
+    """One exercise. seed: of the inputs by which mistakes are recognised. grade: with no points yet."""
 
     exercise: Exercise
-    part: Part
-    path: Path
     workspace: Workspace
     pool: Pool
     budget: Budget
-    grade: ExerciseGrade
     seed: str
+    grade: ExerciseGrade
+    _path: Path = Path()
     _worker: GradedWorker | None = None
-    _compiles: bool = False
     _loaded: bool = False
     _kept: dict[str, Any] = field(default_factory=dict)  # by scenes, of this answer
     _status: dict[str, Status] = field(default_factory=dict)
 
-    def run(self, secret: str, submission_id: str, seeds: int, tell: Callable[[ExerciseGrade], None]) -> ExerciseGrade:
-        """The exercise's grade. tell: called with it after each check that is decided."""
-        problem = kernels.why_not(self.exercise)
-        asked = questions(self.exercise, secret, submission_id, seeds)
-        left = {check.name: sum(one.check is check for one in asked) for check in self.exercise.checks}
+    def run(self, found: Collected, asked: list[Question]) -> Iterator[ExerciseGrade]:
+        """The exercise's grade, after each check that is decided, and as it ends."""
+        path = found.find(self.exercise.file, chapters.chapter(self.exercise.chapter).folder.name)
+        if path is None:
+            yield replace(self.grade, problem=f"there is no file {self.exercise.file}")
+            return
+        source = found.files[path]
+        self.grade = replace(self.grade, file=printable(str(path)), sha256=hashlib.sha256(source).hexdigest())
+        self._path = self.workspace.stage(self.exercise, _utf8(source), beside(found, path))
         self.budget.used.clear()
         # A worker either compiles or computes: one kind of question comes first, so that there is one change.
         if self.exercise.spec.kernel is not None:
-            asked.sort(key=lambda one: one.call(self.exercise).compiles)
-        for question in asked:
-            name, decided = question.check.name, len(self._status)
-            problem = problem or self._ask(question)
-            if problem:
-                break
-            left[name] -= 1
-            if not left[name]:
-                self._status.setdefault(name, "passed")
-            if len(self._status) > decided:
-                tell(self._scored())
-        problem = problem or self._apart(asked)
-        self.grade = replace(self._scored(), problem=printable(problem))
-        passed = {name for name, status in self._status.items() if status == "passed"}
-        if len(passed) < len(self.exercise.checks) and worthless(self.exercise, passed, asked):
-            nothing = tuple(replace(check, points=0.0) for check in self.grade.checks)
-            self.grade = replace(self.grade, checks=nothing, note="an answer that does no work passes these checks too")
-        if "failed" in self._status.values():
-            self.grade = replace(self.grade, mistake=self._mistake())
-        return self.grade
+            asked = sorted(asked, key=lambda one: one.call(self.exercise).compiles)
+        left, problem = Counter(one.check.name for one in asked), ""
+        try:
+            for question in asked:
+                name, decided = question.check.name, len(self._status)
+                self._ask(question)
+                left[name] -= 1
+                if not left[name]:
+                    self._status.setdefault(name, "passed")
+                if len(self._status) > decided:
+                    yield self._scored()
+            self._apart(asked)
+        except Ended as ended:
+            problem = str(ended)
+        yield self._settled(asked, problem)
 
-    def _apart(self, asked: list[Question]) -> str:
+    def _settled(self, asked: list[Question], problem: str) -> ExerciseGrade:
+        """The grade as it ends: no points for an answer that does no work; a mistake by its name."""
+        grade = replace(self._scored(), problem=printable(problem))
+        if len(self._passed) < len(self.exercise.checks) and worthless(self.exercise, self._passed, asked):
+            nothing = tuple(replace(check, points=0.0) for check in grade.checks)
+            grade = replace(grade, checks=nothing, note="an answer that does no work passes these checks too")
+        return replace(grade, mistake=self._mistake()) if "failed" in self._status.values() else grade
+
+    @property
+    def _passed(self) -> set[str]:
+        return {name for name, status in self._status.items() if status == "passed"}
+
+    def _apart(self, asked: list[Question]) -> None:
         """Ask again what passed, in a new process, where a scene has noted what several programs did beside each other.
 
         The scene then plays one of them among recordings of the others, which it cannot know but by their messages.
         """
         if not self._kept.get("launches"):
-            return ""
-        passed = {name for name, status in self._status.items() if status == "passed"}
+            return
+        passed = self._passed
         self._status = {name: status for name, status in self._status.items() if name not in passed}
         self._worker, self._kept["apart"] = None, True
-        problem = ""
-        for question in dict.fromkeys(asked):  # each launch once, or two of its ranks would meet
-            problem = problem or self._ask(question)
-        if not problem:
-            for name in passed:
-                self._status.setdefault(name, "passed")
-        self._kept["apart"] = False
-        return problem
+        try:
+            for question in dict.fromkeys(asked):  # each launch once, or two of its ranks would meet
+                self._ask(question)
+        finally:
+            self._kept["apart"] = False
+        for name in passed:
+            self._status.setdefault(name, "passed")
 
     def _scored(self) -> ExerciseGrade:
         """The grade, as far as checks are decided."""
@@ -116,48 +129,47 @@ class Marking:
             checks.append(replace(check, status=status, points=check.of if status == "passed" else 0.0))
         return replace(self.grade, checks=tuple(checks))
 
-    def _ask(self, question: Question) -> str:
-        """Ask once, unless the check is decided. Returns a problem that ends the exercise."""
+    def _ask(self, question: Question) -> None:
+        """Ask once, unless the check is decided."""
         name = question.check.name
         if name in self._status:
-            return ""
+            return
         asked = question.call(self.exercise)
         if self.budget.until <= time.monotonic():
-            return "the time for the whole submission is over"
-        problem = self._ready(asked.compiles)
-        if problem:
-            return problem
+            raise Ended("the time for the whole submission is over")
+        worker = self._ready(asked.compiles)
         allowed = min(self.exercise.spec.limit_s, self.budget.left(name))
-        self._kept["question"] = question
-        got = self._called(asked, allowed) if allowed > 0 else Hung(self.budget.check_s)
-        self._kept["question"] = None
-        if allowed > 0 and self._worker is not None:
-            self.budget.used[name] = self.budget.used.get(name, 0.0) + self._worker.spent
+        got: Outcome = Hung(self.budget.check_s)
+        if allowed > 0:
+            self._kept["question"] = question
+            got = self._called(worker, asked, allowed)
+            self._kept["question"] = None
+            self.budget.used[name] = self.budget.used.get(name, 0.0) + worker.spent
         status = judged(self.exercise, question, got)
         if status != "passed":
             self._status[name] = status
-        return ""
 
-    def _ready(self, compiling: bool) -> str:
-        """Have a worker that has read the file. Returns why that is impossible."""
-        if self._worker is not None and self._worker.alive and self._compiles == compiling:
-            return ""
-        setting = self.workspace.setting(self.exercise, self.path, compiling)
-        self._worker, missing = self.pool.take(setting, compiling)
+    def _ready(self, compiling: bool) -> GradedWorker:
+        """A worker that has read the file."""
+        if self._worker is not None and self._worker.alive and self._worker.compiling == compiling:
+            return self._worker
+        if why_not := kernels.why_not(self.exercise):
+            raise Ended(why_not)
+        policy = self.workspace.for_exercise(self.exercise, self._path, compiling)
+        self._worker, missing = self.pool.take(policy, compiling)
         if not set(missing) <= self.workspace.lacking:
             raise Unconfined(f"a worker lacks what the probe had found: {missing}")
-        self._compiles = compiling
         launcher = self.exercise.spec.kernel.launcher if self.exercise.spec.kernel else None
-        refuse = refused(self.exercise) if setting.watched else NOTHING
-        got = self._worker.load(self.path, self.exercise.name, refuse, launcher, False)
+        refuse = refused(self.exercise) if policy.watched else NOTHING
+        got = self._worker.load(self._path, self.exercise.name, refuse, launcher, False)
         if isinstance(got, Loaded):
             self._loaded = True
-            return ""
+            return self._worker
         if self._loaded:  # it has seen hidden inputs, so none of its messages is passed on
-            return "it could be read once, and not again after a worker had ended"
+            raise Ended("it could be read once, and not again after a worker had ended")
         if got is None:
-            return f"{self.path.name} has no function {self.exercise.name}"
-        return f"{self.path.name} cannot be run: {told(got)}"
+            raise Ended(f"{self._path.name} has no function {self.exercise.name}")
+        raise Ended(f"{self._path.name} cannot be run: {told(got)}")
 
     def _mistake(self) -> str:
         """The name of the known wrong answer that it matches; empty if there is none or time is short."""
@@ -168,12 +180,22 @@ class Marking:
         return found.name if found else ""
 
     def _solve(self, asked: Call) -> Outcome:
-        if asked.compiles or self._ready(False) or self._worker is None:
-            return Crashed("it cannot be asked any more")
-        return self._called(asked, min(2.0, self.exercise.spec.limit_s))
+        try:
+            return self._called(self._ready(asked.compiles), asked, min(2.0, self.exercise.spec.limit_s))
+        except Ended as ended:
+            return Crashed(str(ended))
 
-    def _called(self, asked: Call, limit_s: float) -> Outcome:
+    def _called(self, worker: GradedWorker, asked: Call, limit_s: float) -> Outcome:
         """The outcome of one call, or of a scene."""
-        worker, scene = self._worker, self.exercise.spec.scene
-        assert worker is not None
+        scene = self.exercise.spec.scene
         return worker.play(scene, asked, limit_s, self._kept) if scene else worker.call(asked, limit_s)
+
+
+def _utf8(source: bytes) -> bytes:
+    """A file as Python can read it: what Windows editors call "Unicode" is UTF-16."""
+    if source.startswith((b"\xff\xfe", b"\xfe\xff")):
+        try:
+            return source.decode("utf-16").encode()
+        except UnicodeDecodeError:
+            return source
+    return source

@@ -78,12 +78,12 @@ class GradeRecord:
     submission: str
     title: str
     exercises: tuple[ExerciseGrade, ...]
-    isolation: Isolation
-    assignment: str
-    secret: str
-    files: str
-    seeds: int
-    version: str
+    isolation: Isolation = Isolation()
+    assignment: str = ""
+    secret: str = ""
+    files: str = ""
+    seeds: int = 0
+    version: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     complete: bool = False
@@ -106,10 +106,15 @@ class GradeRecord:
         head = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "points": self.points, "of": self.of}
         return head | asdict(self)
 
+    def save(self, path: Path) -> None:
+        """Write the record whole, then replace the old one: a reader sees one or the other."""
+        write(path, json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n")
+
     @classmethod
-    def from_json(cls, data: Any) -> GradeRecord:
-        """Read what `to_json` made. ValueError for anything else."""
+    def load(cls, path: Path) -> GradeRecord:
+        """Read a saved record. ValueError, one sentence, if there is none."""
         try:
+            data = json.loads(path.read_text(encoding="utf-8"))
             if data["schema"] != SCHEMA or data["schema_version"] != SCHEMA_VERSION:
                 raise ValueError("another schema")
             own = {key: value for key, value in data.items() if key in cls.__dataclass_fields__}
@@ -119,22 +124,9 @@ class GradeRecord:
             )
             isolation = own["isolation"]
             missing = tuple((str(name), str(why)) for name, why in isolation["missing"])
-            own["isolation"] = Isolation(tuple(isolation["present"]), missing)
-            own["notes"] = tuple(own["notes"])
+            own |= {"isolation": Isolation(tuple(isolation["present"]), missing), "notes": tuple(own["notes"])}
             return cls(**own)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"this is not the record of a graded submission ({error})") from error
-
-    def save(self, path: Path) -> None:
-        """Write the record whole, then replace the old one: a reader sees one or the other."""
-        write(path, json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> GradeRecord:
-        """Read a saved record. ValueError, one sentence, if there is none."""
-        try:
-            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path} is not a readable record: {error}") from error
 
 

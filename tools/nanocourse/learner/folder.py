@@ -99,16 +99,14 @@ class Folder:
         """A sentence about each file here whose exercise has moved to another chapter."""
         return [moved.told(id) for id, one in moved.MOVED.items() if (self.path / one.was).is_file()]
 
-    def start(self, chapter: Chapter, editions: dict[str, str] | None = None) -> list[tuple[Path, bool]]:
+    def start(self, chapter: Chapter) -> list[tuple[Path, bool]]:
         """Write the stubs that do not exist yet. Returns each file, and whether it was written."""
         own = self.chapter(chapter)
         own.mkdir(parents=True, exist_ok=True)
         for name, text in ((".gitignore", "*\n"), ("LICENSE", LICENCE)):
             if not (self.path / name).exists():
                 (self.path / name).write_text(text, encoding="utf-8")
-        progress = self.load()
-        progress.editions |= editions or {}
-        self.save(progress)
+        self.save(self.load())
         return [(own / one.file, stubs.write(one, chapter, own)) for one in self.exercises(chapter)]
 
     def load(self) -> Progress:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from nanocourse.checks.check import check_exercise
@@ -31,7 +31,7 @@ class Own:
     engine: str  # its chapter's
     status: str
     function: Function | None = None
-    calls: int = field(default=0)
+    calls: int = 0
 
     def called(self) -> None:
         """The engine called the function."""
@@ -89,12 +89,11 @@ def interpreted() -> bool:
     return os.environ.get(kernels.INTERPRET) == "1"
 
 
-@contextmanager
-def quick_reference() -> Iterator[None]:
+def quick_reference() -> AbstractContextManager[None]:
     """Until the block ends, decode attention is PyTorch's where it would be interpreted, ten seconds a token."""
-    place = {"nanoinfer.kernels.paged_attention:attend_pages": paged_attention_torch.attend_pages}
-    with replaced(place if interpreted() else {}):
-        yield
+    if not interpreted():
+        return nullcontext()
+    return replaced({"nanoinfer.kernels.paged_attention:attend_pages": paged_attention_torch.attend_pages})
 
 
 def why_not_called(own: Own, used: Sequence[Own]) -> str:

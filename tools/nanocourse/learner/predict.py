@@ -34,26 +34,6 @@ class Prediction:
     why: Callable[[float, float], str]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A guess with the bound and the measurement."""
-
-    prediction: Prediction
-    guess: float
-    bound: float
-    measured: float
-
-    @property
-    def factor(self) -> float:
-        """By what factor the guess missed: 1 is exact, 2 is half or double."""
-        return factor(self.guess, self.measured)
-
-    def to_json(self, chapter: int) -> dict[str, Any]:
-        """What the learner's folder keeps."""
-        numbers = {"guess": self.guess, "bound": self.bound, "measured": self.measured}
-        return {"chapter": chapter, "id": self.prediction.id, **numbers}
-
-
 def seconds(run: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
     """The median of several runs, after one that is not counted."""
     found = []
@@ -68,20 +48,14 @@ def seconds(run: Callable[[], object], device: torch.device, repeats: int = 5) -
 
 def predictions(chapter: Chapter) -> tuple[Prediction, ...]:
     """What a chapter asks to guess; empty if it has nothing."""
-    path = chapter.exercises / "predict.py"
-    if not path.is_file():
-        return ()
-    found: tuple[Prediction, ...] = run_file(path, f"nanoinfer_ch{chapter.number:02d}_predict").PREDICTIONS
+    path, found = chapter.exercises / "predict.py", tuple[Prediction, ...]()
+    if path.is_file():
+        found = run_file(path, f"nanoinfer_ch{chapter.number:02d}_predict").PREDICTIONS
     return found
 
 
-def compare(prediction: Prediction, guess: float, device: torch.device) -> Outcome:
-    """Measure, and return it with the guess, which was made before and cannot be changed any more."""
-    return Outcome(prediction, guess, prediction.bound(device), prediction.measure(device))
-
-
 def factor(guess: float, measured: float) -> float:
-    """By what factor a guess was too large or too small."""
+    """By what factor a guess was too large or too small: 1 is exact, 2 is half or double."""
     return max(guess / measured, measured / guess)
 
 
@@ -91,10 +65,12 @@ def calibration(kept: Sequence[dict[str, Any]]) -> float | None:
     return statistics.median(factors) if factors else None
 
 
-def parse_guess(text: str) -> float | None:
-    """A guess as it was typed: a number above 0, with a comma or an x behind it, if any; None for anything else."""
+def parse_guess(text: str) -> float:
+    """A guess as it was typed: a number above 0, with commas in it or an x behind it, if any. ValueError otherwise."""
     try:
         number = float(text.strip().rstrip("x× ").replace(",", ""))
     except ValueError:
-        return None
-    return number if 0 < number < float("inf") else None
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError(f"an answer must be a number above 0, not {text.strip()!r}")
+    return number

@@ -12,10 +12,10 @@ from nanocourse.exercises.chapters import Chapter
 class Answer:
     """One option. mistake: the wrong answer that it stands for, as "1.1 no-mask"; empty for the right option."""
 
-    text: str
+    answer: str
     correct: bool
     feedback: str
-    mistake: str
+    mistake: str = ""
 
 
 @dataclass(frozen=True)
@@ -23,34 +23,11 @@ class Question:
     """One question with its options, of which exactly one is right."""
 
     text: str
-    code: str
     answers: tuple[Answer, ...]
-
-    @property
-    def right(self) -> int:
-        """The number of the right option, from 1."""
-        return next(at for at, answer in enumerate(self.answers, 1) if answer.correct)
 
 
 def questions(chapter: Chapter) -> tuple[Question, ...]:
     """The quiz of a chapter; empty if it has none."""
     path = chapter.exercises / "quiz.json"
-    if not path.is_file():
-        return ()
-    return tuple(_question(one) for one in json.loads(path.read_text(encoding="utf-8")))
-
-
-def _question(data: dict[str, object]) -> Question:
-    answers = data["answers"]
-    assert isinstance(answers, list)
-    return Question(
-        str(data["question"]),
-        str(data.get("code", "")),
-        tuple(
-            Answer(
-                str(one.get("answer") or one.get("code")), bool(one["correct"]), str(one.get("feedback", "")),
-                str(one.get("mistake", "")),
-            )
-            for one in answers
-        ),
-    )  # fmt: skip
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return tuple(Question(one["question"], tuple(Answer(**option) for option in one["answers"])) for one in found)

@@ -112,13 +112,5 @@ def _printed(text: str) -> Iterator[Line]:
 def _indented(text: str, indent: str = "    ", style: str = "") -> Iterator[Line]:
     """A text, wrapped. Line breaks in it become spaces."""
     flat = " ".join(text.split("\n"))
-    wrapped = textwrap.wrap(
-        flat,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    for line in wrapped:
-        yield line, style
+    wrapped = textwrap.TextWrapper(WIDTH, indent, indent + "  ", break_long_words=False, break_on_hyphens=False)
+    yield from ((line, style) for line in wrapped.wrap(flat))

@@ -9,10 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from nanocourse.grade.assignment import FILE, SECRET_FILE
-from nanocourse.learner.folder import DEFAULT
 from nanocourse.release import pins, templates, wheels
 from nanocourse.release.plan import Plan
-from nanocourse.release.student import LICENCES
+from nanocourse.release.student import LICENCES, words
 
 SCRIPTS = ("setup.sh", "run_autograder")
 RECIPE = "Dockerfile"  # of a container in which a class is graded on macOS or Windows
@@ -21,14 +20,11 @@ RECIPE = "Dockerfile"  # of a container in which a class is graded on macOS or W
 def write(plan: Plan, wheel: Path, to: Path) -> None:
     """Write the folder `to`, and beside it the archive of the same name."""
     to.mkdir()
-    words = {
-        "title": plan.assignment.title, "points": f"{plan.assignment.points:g}", "wheel": wheel.name, "mine": DEFAULT,
-    }  # fmt: skip
     content = {
         FILE: plan.assignment.to_json().encode(),
         SECRET_FILE: f"{plan.secret}\n".encode(),
         "requirements.txt": pins.requirements(wheel, cpu=True).encode(),
-        "README.md": templates.filled("autograder.md", words).encode(),
+        "README.md": templates.filled("autograder.md", words(plan, wheel)).encode(),
         wheel.name: wheel.read_bytes(),
     }
     content |= {name: wheels.read(wheel, f"/licenses/{name}") for name in LICENCES}

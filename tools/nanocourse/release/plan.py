@@ -16,6 +16,7 @@ from nanocourse.exercises import chapters, moved
 from nanocourse.exercises.chapters import Chapter
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.assignment import Assignment, Part, new_secret
+from nanocourse.grade.grade_submission import exercises_of
 
 POINTS = 10.0  # of an exercise that --points does not name
 VARIANTS, SHARE = 2, 0.5  # what a set should have at least: exercises in another edition, and their share of the points
@@ -30,7 +31,6 @@ class Plan:
     exercises: tuple[Exercise, ...]
     assignment: Assignment
     secret: str
-    variant: str | None
     warnings: tuple[str, ...]
 
     @property
@@ -64,8 +64,8 @@ def plan(number: int, only: str | None = None, points: str | None = None, varian
     editions = {} if variant is None else choose_editions(chosen, worth, secret)
     parts = tuple(Part(one.id, worth[one.id], editions.get(one.id, "")) for one in chosen)
     assignment = Assignment(number, f"Chapter {number}: {chapter.title}", parts)
-    exercises = tuple(one.as_edition(editions[one.id]) if one.id in editions else one for one in chosen)
-    return Plan(chapter, exercises, assignment, secret, variant, tuple(_warnings(chosen, worth, editions, variant)))
+    exercises = tuple(exercise for _, exercise in exercises_of(assignment))
+    return Plan(chapter, exercises, assignment, secret, tuple(_warnings(chosen, worth, editions, variant)))
 
 
 def secret_of(chapter: int, variant: str) -> str:
@@ -88,8 +88,12 @@ def choose_editions(chosen: Sequence[Exercise], worth: dict[str, float], secret:
 
 def enough(editions: dict[str, str], worth: dict[str, float]) -> bool:
     """Whether enough exercises come in another edition, with enough of the points."""
-    share = math.fsum(worth[id] for id in editions) / math.fsum(worth.values())
-    return len(editions) >= VARIANTS and share >= SHARE
+    return len(editions) >= VARIANTS and share(editions, worth) >= SHARE
+
+
+def share(editions: dict[str, str], worth: dict[str, float]) -> float:
+    """The share of the points that comes in another edition."""
+    return math.fsum(worth[id] for id in editions) / math.fsum(worth.values())
 
 
 def _only(every: Sequence[Exercise], only: str | None) -> list[Exercise]:
@@ -128,11 +132,10 @@ def _warnings(
         return ["All exercises are as printed: --variant NAME gives some of them in an edition that no page prints."]
     warnings = []
     if not enough(editions, worth):
-        share = math.fsum(worth[id] for id in editions) / math.fsum(worth.values())
-        with_one = [one.id for one in chosen if one.editions]
+        with_one = ", ".join(one.id for one in chosen if one.editions)
         warnings.append(
-            f"{len(editions)} of {len(chosen)} exercises come in another edition, with {share:.0%} of the points: two, "
-            f"with half of them, is what to aim for. Editions exist of {', '.join(with_one) or 'none of these'}."
+            f"{len(editions)} of {len(chosen)} exercises come in another edition, with {share(editions, worth):.0%} of "
+            f"the points: two, with half of them, is what to aim for. Editions exist of {with_one or 'none of these'}."
         )
     if len(variant) < GUESSABLE:
         warnings.append(

@@ -7,13 +7,12 @@ nothing behind.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from nanocourse.grade.variant_strength import VariantStrength
-from nanocourse.release import autograder, student, teacher, wheels
+from nanocourse.release import autograder, student, teacher, templates, wheels
 from nanocourse.release import student_notebook as notebook
 from nanocourse.release.plan import Plan
 
@@ -27,24 +26,20 @@ def release(plan: Plan, to: Path, strength: Sequence[VariantStrength] | None = N
     check_target(to)
     notebook.required()
     home = next(folder for folder in to.absolute().parents if folder.exists())
-    work = Path(tempfile.mkdtemp(prefix=".release-", dir=home))
-    try:
-        (work / "wheel").mkdir()
+    with TemporaryDirectory(prefix=".release-", dir=home) as folder:
+        work = Path(folder, "release")
+        (work / "wheel").mkdir(parents=True)
         wheel = wheels.make(work / "wheel")
         student.write(plan, wheel, work / "student")
         autograder.write(plan, wheel, work / "autograder")
         teacher.write(plan, wheel, work / "teacher", strength)
         for name in student.LICENCES:
-            (work / "wheel" / name).write_bytes(wheels.read(wheel, f"/licenses/{name}"))
-        work.chmod(0o755)
+            templates.put(work / "wheel" / name, wheels.read(wheel, f"/licenses/{name}"))
         to.parent.mkdir(parents=True, exist_ok=True)
         check_target(to)
         if to.is_dir():
             to.rmdir()
         os.replace(work, to)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
 
 
 def check_target(to: Path) -> None:

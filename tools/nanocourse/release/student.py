@@ -6,7 +6,6 @@ It contains no answer. The package that students install does, as does the publi
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 from nanocourse.exercises import stubs
@@ -24,21 +23,17 @@ PICTURE = re.compile(r"figures/([\w./-]+\.svg)")
 
 def write(plan: Plan, wheel: Path, to: Path) -> None:
     """Write the tree into the new folder `to`."""
-    to.mkdir()
     left_out = text.answers(plan.exercises)
-    for path, data in files(wheel).items():
-        (to / path).parent.mkdir(parents=True, exist_ok=True)
-        (to / path).write_bytes(data)
     name = plan.chapter.folder.name
     source = _beside("notebooks", f"{name}.py").read_text(encoding="utf-8")
     source = notebook.released(source, left_out, [one.id for one in plan.exercises])
     page = (plan.chapter.folder / "README.md").read_text(encoding="utf-8")
     figures(page, to / "figures")
-    words = _words(plan, wheel)
-    made = {
-        "README.md": templates.filled("student.md", words),
-        "ASSISTANTS.md": templates.filled("assistants.md", words),
-        "LICENCES.md": templates.filled("licences.md", words),
+    said = words(plan, wheel)
+    made = files(wheel) | {
+        "README.md": templates.filled("student.md", said),
+        "ASSISTANTS.md": templates.filled("assistants.md", said),
+        "LICENCES.md": templates.filled("licences.md", said),
         "questions.md": (plan.chapter.folder / "written.md").read_text(encoding="utf-8"),
         "requirements.txt": pins.requirements(wheel),
         "requirements-notebook.txt": pins.notebook_requirements(wheel),
@@ -48,17 +43,16 @@ def write(plan: Plan, wheel: Path, to: Path) -> None:
     for path, content in made.items():
         templates.put(to / path, content)
     _stubs(plan, to / DEFAULT)
-    (to / "chapters" / name).mkdir(parents=True)
-    page = text.released(page, left_out, lambda link: (to / "chapters" / name / link).exists())
-    templates.put(to / "chapters" / name / "README.md", page)
+    own = to / "chapters" / name
+    own.mkdir(parents=True)
+    templates.put(own / "README.md", text.released(page, left_out, lambda link: (own / link).exists()))
 
 
-def files(wheel: Path) -> dict[str, bytes]:
+def files(wheel: Path) -> dict[str, str | bytes]:
     """Licences and weights, by their places in the tree."""
-    found = {f"licences/{name}": wheels.read(wheel, f"/licenses/{of}") for of, name in LICENCES.items()}
-    found["licences/MIT-0.txt"] = LICENCE.encode()
-    small = wheels.files(wheel, "nanoinfer/data/small")
-    return found | {f"weights/{name}": small[name] for name in WEIGHTS}
+    found = {f"licences/{name}": f"/licenses/{of}" for of, name in LICENCES.items()}
+    found |= {f"weights/{name}": f"nanoinfer/data/small/{name}" for name in WEIGHTS}
+    return {"licences/MIT-0.txt": LICENCE} | {place: wheels.read(wheel, of) for place, of in found.items()}
 
 
 def _stubs(plan: Plan, mine: Path) -> None:
@@ -75,8 +69,7 @@ def _stubs(plan: Plan, mine: Path) -> None:
 def figures(page: str, to: Path) -> None:
     """Copy the figures that a page shows into `to`."""
     for name in sorted(set(PICTURE.findall(page))):
-        (to / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_beside("figures", name), to / name)
+        templates.put(to / name, _beside("figures", name).read_bytes())
 
 
 def _beside(folder: str, name: str) -> Path:
@@ -87,8 +80,8 @@ def _beside(folder: str, name: str) -> Path:
     return path
 
 
-def _words(plan: Plan, wheel: Path) -> dict[str, str]:
-    """The words that the templates leave open."""
+def words(plan: Plan, wheel: Path) -> dict[str, str]:
+    """The words that templates leave open."""
     folder = plan.chapter.folder.name
     rows = []
     for one in plan.exercises:

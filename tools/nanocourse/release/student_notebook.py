@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -24,15 +23,12 @@ def released(source: str, left_out: dict[str, str], ids: Sequence[str]) -> str:
 def ipynb(source: str) -> str:
     """The notebook of a percent-format source, always with the same bytes. ValueError if jupytext is missing."""
     jupytext = required()
-    cells: list[dict[str, Any]] = []
-    for at, cell in enumerate(jupytext.reads(source, fmt="py:percent").cells):
-        lines = cell.source.splitlines(keepends=True)
-        cells.append({"cell_type": cell.cell_type, "id": f"cell-{at:02d}", "metadata": {}, "source": lines})
-        if cell.cell_type == "code":
-            cells[-1] |= {"outputs": [], "execution_count": None}
-    info = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
-    notebook = {"cells": cells, "metadata": info, "nbformat": 4, "nbformat_minor": 5}
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    notebook = jupytext.reads(source, fmt="py:percent")
+    for at, cell in enumerate(notebook.cells):
+        cell.update(id=f"cell-{at:02d}", metadata={})
+    notebook.update(metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}}, nbformat_minor=5)
+    text: str = jupytext.writes(notebook, fmt="ipynb")
+    return text + "\n"
 
 
 def required() -> Any:

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 from nanocourse.checks.runner import Runner
 from nanocourse.checks.worker import Worker
-from nanocourse.exercises import chapters
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.assignment import Assignment
 from nanocourse.grade.collect import MAX_FILE, Collected, beside, collect
+from nanocourse.grade.grade_submission import exercises_of
 from nanocourse.grade.isolation import bubblewrap
 
 
@@ -75,8 +75,4 @@ def read(submission: Path) -> Collected:
 
 def asked(assignment: Path) -> list[Exercise]:
     """The exercises of an assignment, each in its edition. ValueError if the assignment cannot be read."""
-    found = []
-    for part in Assignment.load(assignment).parts:
-        exercise = chapters.exercise(part.id)
-        found.append(exercise.as_edition(part.edition) if part.edition else exercise)
-    return found
+    return [exercise for _, exercise in exercises_of(Assignment.load(assignment))]

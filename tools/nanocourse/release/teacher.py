@@ -18,9 +18,9 @@ def write(plan: Plan, wheel: Path, to: Path, strength: Sequence[VariantStrength]
     for one in plan.exercises:
         form = one.edition.name if one.edition else "as printed"
         rows.append(f"| {one.id} | {one.spec.title} | {plan.points(one.id):g} | {form} |")
-    words = {
-        "title": plan.assignment.title, "rows": "\n".join(rows), "wheel": wheel.name, "first": plan.exercises[0].id,
-        "editions": editions(plan), "warnings": "\n".join(f"**Note.** {text}\n" for text in plan.warnings).rstrip(),
+    words = student.words(plan, wheel) | {
+        "rows": "\n".join(rows), "editions": editions(plan),
+        "warnings": "\n".join(f"**Note.** {text}\n" for text in plan.warnings).rstrip(),
         "strength": "\n".join(strength_lines(strength)),
         "isolation": (templates.HERE / "isolation.md").read_text(encoding="utf-8").rstrip(),
     }  # fmt: skip

@@ -14,7 +14,7 @@ import sys
 import zipfile
 from email.message import Message
 from email.parser import Parser
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import nanoinfer
 
@@ -80,13 +80,6 @@ def read(wheel: Path, ending: str) -> bytes:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(ending))
         return archive.read(name)
-
-
-def files(wheel: Path, folder: str) -> dict[str, bytes]:
-    """The files of a folder of the wheel, by their names within it."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.startswith(f"{folder}/")]
-        return {str(PurePosixPath(name).relative_to(folder)): archive.read(name) for name in names}
 
 
 def _digest(data: bytes) -> str:

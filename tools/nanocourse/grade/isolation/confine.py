@@ -23,12 +23,16 @@ LAYERS = ("bubblewrap", "landlock", "limits", "user")  # those that a test can s
 
 @dataclass(frozen=True)
 class Policy:
-    """What one worker may reach. user: None if it stays who it is. layers: those to apply.
+    """What one worker may reach, and is given. user: None if it stays who it is. layers: those to apply.
 
     unwrapped: why it is not in bubblewrap; empty if it is. read, listed, execute: paths, with everything beneath them;
     of `listed` only names can be seen. starting: it may start programs. memory: bytes beyond what is mapped when it is
     confined. scratch_size: of the folder, which the parent watches; file_size: of one file, smaller, since the parent
     cannot see a file that was removed while open.
+
+    files: paths and names of chapter files that it reads before it is confined. helpers: modules of the package that it
+    keeps, as sources. watched: whether calls are traced, which is done if the package itself cannot be hidden. scenes:
+    whether the student's function is asked by one.
     """
 
     scratch: str
@@ -44,6 +48,10 @@ class Policy:
     tasks: int = TASKS
     starting: bool = False
     layers: tuple[str, ...] = LAYERS
+    files: tuple[tuple[str, str], ...] = ()
+    helpers: Mapping[str, str] = field(default_factory=dict)
+    watched: bool = False
+    scenes: bool = False
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Policy:

@@ -1,4 +1,4 @@
-"""What a worker may reach, decided by the parent: which files, how much memory, which user.
+"""What a worker may reach, decided by the parent: which files, and as which user.
 
 A file is readable only if it is named here. Our own packages, the chapters, the assignment, the results and the other
 submissions are *hidden*: no rule covers them, even where they are inside a folder that is readable.
@@ -10,56 +10,26 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from nanocourse.exercises.chapters import root
-from nanocourse.grade.assignment import Limits
 from nanocourse.grade.isolation import system
-from nanocourse.grade.isolation.confine import PACKAGES, TASKS, Policy
+from nanocourse.grade.isolation.confine import PACKAGES
 
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 DEVICES = (
-    "/dev/null",
-    "/dev/zero",
-    "/dev/urandom",
-    "/dev/random",
-    "/etc/ld.so.cache",
-    "/proc/cpuinfo",
-    "/proc/meminfo",
-)
+    "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.cache", "/proc/cpuinfo", "/proc/meminfo",
+)  # fmt: skip
 FIRST_USER, USERS = 62000, 3000  # between those of people and of the system; they need no entry in /etc/passwd
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What is the same for all workers of one grader. hidden: what no student may read."""
-
-    hidden: tuple[Path, ...]
-    limits: Limits
-    read: tuple[str, ...] = field(default=())
-    listed: tuple[str, ...] = field(default=())
-
-    @classmethod
-    def survey(cls, hidden: Iterable[Path], limits: Limits) -> Machine:
-        """Look at this machine once: interpreter and libraries without what is hidden among them."""
-        away = tuple(dict.fromkeys(path.resolve() for path in (*hidden, *own_sources())))
-        read: list[str] = []
-        listed: list[str] = []
-        for place in libraries():
-            _allow(place, away, read, listed)
-        return cls(away, limits, tuple(read), tuple(listed))
-
-    def policy(self, scratch: Path, own: Iterable[Path], user: int | None, **more: Any) -> Policy:
-        """A worker's policy. own: what it may read in addition, its student's files."""
-        tasks = TASKS + (0 if user is not None or not system.LINUX else system.tasks_of(os.getuid()))
-        return Policy(
-            str(scratch), (*self.read, *DEVICES, *map(str, own)), self.listed, user=user, tasks=tasks,
-            memory=self.limits.memory_mb << 20, scratch_size=self.limits.disk_mb << 20,
-            file_size=self.limits.disk_mb << 18, cpu_s=int(self.limits.submission_s), **more,
-        )  # fmt: skip
+def readable(hidden: Iterable[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of interpreter and libraries: what may be read, and folders whose names may be seen, without what is hidden."""
+    away, read, listed = set(hidden), list[str](), list[str]()
+    for place in libraries():
+        _allow(place, away, read, listed)
+    return tuple(read), tuple(listed)
 
 
 def own_sources() -> list[Path]:
@@ -80,14 +50,12 @@ def libraries() -> list[Path]:
     return [path for path in dict.fromkeys(found) if not any(other in path.parents for other in found)]
 
 
-def a_user(turn: int) -> int | None:
-    """The user that a worker becomes, another one at each turn; None if we are not root and have no choice."""
-    if not system.LINUX or os.geteuid() != 0:
-        return None
-    return FIRST_USER + (os.getpid() * 7 + turn) % USERS
+def a_user() -> int | None:
+    """The user that workers become, mostly another one for each grader; None if we are not root and have no choice."""
+    return FIRST_USER + os.getpid() * 7 % USERS if system.LINUX and os.geteuid() == 0 else None
 
 
-def why_no_user(user: int) -> str:
+def why_no_user() -> str:
     """Why another user could not run this Python, mostly an interpreter below /root; empty if it could."""
     for place in (Path(sys.executable), *libraries()):
         for path in (place.resolve(), *place.resolve().parents):
@@ -97,7 +65,7 @@ def why_no_user(user: int) -> str:
     return ""
 
 
-def _allow(place: Path, hidden: tuple[Path, ...], read: list[str], listed: list[str]) -> None:
+def _allow(place: Path, hidden: set[Path], read: list[str], listed: list[str]) -> None:
     """Allow a folder as a whole, or name by name if something hidden is beneath it."""
     if place in hidden:
         return

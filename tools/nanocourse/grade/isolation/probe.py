@@ -6,7 +6,6 @@ from standard input and writes one JSON object; no student's code is near it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -96,8 +95,7 @@ def _no() -> None:
 
 def _write(size: int) -> None:
     """Write a file of this size in the working folder, then remove it."""
-    with contextlib.suppress(AttributeError):
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         with open("probe", "wb") as file:
             file.truncate(size)

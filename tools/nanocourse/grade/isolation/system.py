@@ -21,7 +21,9 @@ OPEN_FILES = 64
 
 
 def prctl(option: int, value: int = 0) -> int:
-    """prctl(2). OSError if the kernel refuses."""
+    """prctl(2). OSError if the kernel refuses, or is not Linux."""
+    if not LINUX:
+        raise OSError(f"{sys.platform} has no prctl")
     call = ctypes.CDLL(None, use_errno=True).prctl
     answer: int = call(ctypes.c_int(option), *(ctypes.c_ulong(number) for number in (value, 0, 0, 0)))
     if answer < 0:
@@ -45,7 +47,7 @@ def guarded(*settings: tuple[str, int, int, int]) -> Iterator[dict[str, str]]:
         try:
             before.append((setter, _get(getter)))
             prctl(setter, value)
-        except (OSError, AttributeError) as error:
+        except OSError as error:
             missing[name] = str(error)
     try:
         yield missing
@@ -128,7 +130,7 @@ def end_strays(known: set[int], patience_s: float = 5.0) -> int:
     """Kill every child that is not known, and what it leaves to us in turn. Returns how many there were."""
     ended: set[int] = set()
     deadline = time.monotonic() + patience_s
-    while LINUX and (strays := children() - known) and time.monotonic() < deadline:
+    while (strays := children() - known) and time.monotonic() < deadline:
         for stray in strays:
             with contextlib.suppress(OSError):
                 os.kill(stray, signal.SIGKILL)
@@ -141,9 +143,6 @@ def end_strays(known: set[int], patience_s: float = 5.0) -> int:
 @contextlib.contextmanager
 def ending_strays() -> Iterator[None]:
     """What begins in this block ends with it, in a session of its own too. Linux alone can do that."""
-    if not LINUX:
-        yield
-        return
     known = children()
     with guarded(INHERITING):
         try:
@@ -153,4 +152,4 @@ def ending_strays() -> Iterator[None]:
 
 
 def _processes() -> Iterator[Path]:
-    return (path for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return (path for path in Path("/proc").iterdir() if path.name.isdecimal()) if LINUX else iter(())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from nanocourse.authoring.mutants import COMPARED
 from nanocourse.exercises.exercise import Exercise
-from nanocourse.release.oral.texts import TEXTS
+from nanocourse.release.templates import HERE
 
 Place = tuple[int, int, int, int]
 CALLS = {
@@ -65,9 +65,7 @@ def about_lines(function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Que
     lent = {arg.arg for arg in function.args.args}
     for statement in function.body:
         for node in _inside(statement):
-            ask = ASKED.get(type(node))
-            for found in ask(node, lent) if ask else ():
-                yield question(found, node, lines)
+            yield from (question(found, node, lines) for found in _asked(node, lent))
 
 
 def about_the_whole(exercise: Exercise, function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Question]:
@@ -83,12 +81,20 @@ def about_the_whole(exercise: Exercise, function: ast.FunctionDef, lines: Sequen
 
 def question(found: Found, node: ast.AST, lines: Sequence[str]) -> Question:
     """A question of this kind about the line where a node begins."""
-    text, listen = TEXTS[found.kind]
+    text, listen = wording()[found.kind]
     at, last, *_ = place(node)
     changed = _changed(found.old, found.new, lines) if found.old is not None else ""
     seen = tuple(place(one) for one in found.seen)
     text = text.format(code=found.code, new=found.new)
     return Question(found.kind, at, lines[at - 1].strip(), text, listen, last, changed, seen)
+
+
+@cache
+def wording() -> dict[str, tuple[str, str]]:
+    """For each kind what is asked, and what a good answer contains."""
+    page = (HERE / "questions.md").read_text(encoding="utf-8")
+    sections = ([" ".join(part.split()) for part in text.split("\n\n")] for text in page.split("\n## ")[1:])
+    return {kind: (asked, listen.removeprefix("Listen for: ")) for kind, asked, listen in sections}
 
 
 def _changed(old: ast.AST, new: str, lines: Sequence[str]) -> str:
@@ -129,14 +135,42 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _inside(child)
 
 
-def _compared(node: ast.Compare, lent: set[str]) -> Iterator[Found]:
-    other = ast.Compare(node.left, [COMPARED[type(node.ops[0])][0](), *node.ops[1:]], node.comparators)
-    yield Found("comparison", code(node), node, code(other), (node,))
+def _asked(node: ast.AST, lent: set[str]) -> Iterator[Found]:
+    """What can be asked about a node. lent: the names of the function's parameters."""
+    match node:
+        case ast.Compare(left, [first, *more], others):
+            other = ast.Compare(left, [COMPARED[type(first)][0](), *more], others)
+            yield Found("comparison", code(node), node, code(other), (node,))
+        case ast.Subscript(ctx=ast.Load()):
+            yield from _indexed(node)
+        case ast.Call(ast.Attribute() as function):
+            yield from _method(node, function)
+        case ast.Call(ast.Name(name)) if name in lent:
+            yield Found("lent function", name, seen=(*node.args, node))
+        case ast.Call(ast.Name("min" | "max" | "range" as name), [_, *_] as args):
+            stop = min(1, len(args) - 1)
+            longer = [_one_more(arg) if at == stop and name == "range" else arg for at, arg in enumerate(args)]
+            swapped = ast.Name({"min": "max", "max": "min"}.get(name, name), ast.Load())
+            yield Found("bound", code(node), node, code(ast.Call(swapped, longer, node.keywords)), (node,))
+        case ast.BinOp(left, ast.MatMult(), right):
+            yield Found("product", code(node), seen=(left, right, node))
+        case ast.BinOp(left, ast.FloorDiv() | ast.Mod() as how, right):
+            turned = ast.BinOp(left, ast.Mod() if isinstance(how, ast.FloorDiv) else ast.FloorDiv(), right)
+            yield Found("whole numbers", code(node), node, code(turned), (node,))
+        case ast.BinOp(left, ast.Div() | ast.Pow()):
+            yield Found("scale", code(node), node, code(left), (node,))
+        case ast.For(iter=head, body=[first, *_]) | ast.While(head, [first, *_]):
+            yield Found("loop", "", seen=(head, first))
+        case ast.If(test) | ast.IfExp(test):
+            yield Found("branch", code(test), test, "True", (test,))
+        case ast.AugAssign(target, how, value):
+            read = ast.parse(code(target), mode="eval").body  # the target, as it is read
+            yield Found("in place", code(node), node, f"{code(target)} = {code(ast.BinOp(read, how, value))}", (value,))
+        case ast.Constant(int() | float() as value) if not isinstance(value, bool) and value not in PLAIN:
+            yield Found("number", repr(value), node, repr(2 * value))
 
 
-def _indexed(node: ast.Subscript, lent: set[str]) -> Iterator[Found]:
-    if not isinstance(node.ctx, ast.Load):
-        return
+def _indexed(node: ast.Subscript) -> Iterator[Found]:
     parts = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
     told, new = code(node), partial(_with_parts, node)
     nones = [at for at, part in enumerate(parts) if isinstance(part, ast.Constant) and part.value is None]
@@ -162,19 +196,6 @@ def _indexed(node: ast.Subscript, lent: set[str]) -> Iterator[Found]:
         yield Found("picked", told, node, new([_one_more(parts[0])]), (node,))
 
 
-def _called(node: ast.Call, lent: set[str]) -> Iterator[Found]:
-    if isinstance(node.func, ast.Attribute):
-        yield from _method(node, node.func)
-    elif isinstance(node.func, ast.Name) and node.func.id in lent:
-        yield Found("lent function", node.func.id, seen=(*node.args, node))
-    elif isinstance(node.func, ast.Name) and node.func.id in ("min", "max", "range") and node.args:
-        name, stop = node.func.id, min(1, len(node.args) - 1)
-        more = [_one_more(arg) if at == stop else arg for at, arg in enumerate(node.args)]
-        other = {"min": "max", "max": "min"}.get(name, name)
-        new = ast.Call(ast.Name(other, ast.Load()), more if name == "range" else node.args, node.keywords)
-        yield Found("bound", code(node), node, code(new), (node,))
-
-
 def _method(node: ast.Call, function: ast.Attribute) -> Iterator[Found]:
     """What can be asked of a call of something's method, or of a function of a module."""
     name, owner = function.attr.rstrip("_"), function.value
@@ -186,42 +207,6 @@ def _method(node: ast.Call, function: ast.Attribute) -> Iterator[Found]:
         elif not module or (name == "where" and len(node.args) == 3):
             without = owner if not module else node.args[1]
             yield Found(kind, code(node), node, code(without), (before, node))
-
-
-def _computed(node: ast.BinOp, lent: set[str]) -> Iterator[Found]:
-    told = code(node)
-    if isinstance(node.op, ast.MatMult):
-        yield Found("product", told, seen=(node.left, node.right, node))
-    elif isinstance(node.op, ast.FloorDiv | ast.Mod):
-        other = ast.Mod() if isinstance(node.op, ast.FloorDiv) else ast.FloorDiv()
-        yield Found("whole numbers", told, node, code(ast.BinOp(node.left, other, node.right)), (node,))
-    elif isinstance(node.op, ast.Div | ast.Pow):
-        yield Found("scale", told, node, code(node.left), (node,))
-
-
-def _repeated(node: ast.For | ast.While, lent: set[str]) -> Iterator[Found]:
-    yield Found("loop", "", seen=(node.iter if isinstance(node, ast.For) else node.test, node.body[0]))
-
-
-def _branched(node: ast.If | ast.IfExp, lent: set[str]) -> Iterator[Found]:
-    yield Found("branch", code(node.test), node.test, "True", (node.test,))
-
-
-def _updated(node: ast.AugAssign, lent: set[str]) -> Iterator[Found]:
-    target = ast.parse(code(node.target), mode="eval").body  # as it is read
-    new = f"{code(node.target)} = {code(ast.BinOp(target, node.op, node.value))}"
-    yield Found("in place", code(node), node, new, (node.value,))
-
-
-def _number(node: ast.Constant, lent: set[str]) -> Iterator[Found]:
-    if isinstance(node.value, int | float) and not isinstance(node.value, bool) and node.value not in PLAIN:
-        yield Found("number", repr(node.value), node, repr(2 * node.value))
-
-
-ASKED: dict[type[ast.AST], Callable[..., Iterator[Found]]] = {
-    ast.Compare: _compared, ast.Subscript: _indexed, ast.Call: _called, ast.BinOp: _computed, ast.For: _repeated,
-    ast.While: _repeated, ast.If: _branched, ast.IfExp: _branched, ast.AugAssign: _updated, ast.Constant: _number,
-}  # fmt: skip
 
 
 def _with_parts(node: ast.Subscript, parts: Sequence[ast.expr]) -> str:
@@ -236,8 +221,10 @@ def _one_more(node: ast.expr | None) -> ast.expr:
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
+        value = None
+    if not isinstance(value, int):
         return ast.BinOp(node, ast.Add(), ast.Constant(1))
-    return ast.Constant(value - 1 if isinstance(value, int) and value < 0 else value + 1)
+    return ast.Constant(value - 1 if value < 0 else value + 1)
 
 
 def _whole(node: ast.AST) -> bool:

@@ -14,7 +14,7 @@ def filled(name: str, words: Mapping[str, str]) -> str:
     return Template((HERE / name).read_text(encoding="utf-8")).substitute(words)
 
 
-def put(path: Path, text: str) -> None:
-    """Write a text in UTF-8, with newlines as on Linux, creating its folder if necessary."""
+def put(path: Path, content: str | bytes) -> None:
+    """Write bytes, or a text in UTF-8 with newlines as on Linux, creating its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode())
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
