@@ -12,8 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from nanobench.core.records import Spread
-from nanobench.micro.fixed_pool import short_lengths
-from nanobench.micro.kv_usage import CacheUsage, KVUsageReport
+from nanobench.micro.kv_usage import CacheUsage, KVUsageReport, short_lengths
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
 from nanobench.micro.ragged import RaggedReport
 from nanobench.micro.recompiles import RecompileReport

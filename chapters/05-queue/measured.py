@@ -15,8 +15,8 @@ import torch
 from nanobench.load.records import LoadReport, LoadRun
 from nanobench.micro.queue import QueueReport
 from nanobench.micro.queue_arrivals import ArrivalRuns, Gaps
-from nanobench.micro.queue_prefix import PrefixRuns
-from nanobench.micro.queue_records import Run
+from nanobench.micro.queue_load import Run
+from nanobench.micro.queue_parts import PrefixRuns
 from nanobench.report.values import factor, seconds, share
 from nanobook.examples import only, results
 from nanoinfer.capacity import batched_tokens
