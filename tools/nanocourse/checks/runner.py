@@ -117,7 +117,7 @@ class Runner:
         assert self._worker is not None
         scene, limit = self.exercise.spec.scene, self.limit_s
         worker = self._worker
-        worker.waiting = lambda: self.say(f"{self._doing}: waiting for your code, {limit:g} s of processor time at most")
+        worker.waiting = lambda: self.say(f"{self._doing}: waiting for your code, at most {limit:g} s of its time")
         if shown:
             worker.forget()
         outcome = worker.play(scene, asked, limit, self.kept) if scene else worker.call(asked, limit)
