@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nanoinfer.engine.loop import EngineLoop, Mailbox
 from nanoinfer.llm import LLM
 from nanoinfer.records import Bounds
-from nanoinfer.requests import Completion, Piece
+from nanoinfer.requests import Completion, Piece, Request
 
 if TYPE_CHECKING:
     from nanoinfer.config import Facts
@@ -108,10 +108,14 @@ class AsyncLLM:
         If not, pieces come when a row has ended, and hold all of it. Raises as `stream`; RuntimeError once the engine
         has died or was closed.
         """
-        asked, event_loop, loop = time.perf_counter(), asyncio.get_running_loop(), self.llm.loop
+        asked = time.perf_counter()
+        return self.begin(self.llm.requests(prompts, params), every_token, asked)
+
+    def begin(self, requests: list[Request], every_token: bool, asked: float) -> TokenStream:
+        """Let the requests of `LLM.requests` run. asked: when they were asked for, time.perf_counter()."""
+        event_loop, loop = asyncio.get_running_loop(), self.llm.loop
         if loop.failure and not loop.closed:
             raise RuntimeError(f"the engine has died: {loop.failure!r}") from loop.failure
-        requests = self.llm.requests(prompts, params)
         if event_loop not in self._outlets:
             for gone in [other for other in self._outlets if other.is_closed()]:
                 self._outlets.pop(gone).close()

@@ -6,7 +6,6 @@ torch is imported by the functions that need it, so that `doctor` can ask for th
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -50,12 +49,9 @@ def free_host_memory(root: Path = Path("/")) -> int | None:
     root: of the file system, for tests. A limit counts files that were read as used; what it can drop of them is free.
     """
     free, own = None, PurePath()
-    try:
+    with contextlib.suppress(OSError):
         rows = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
         free = int(rows["MemAvailable"].split()[0]) * 1024
-    except (OSError, ValueError, KeyError):
-        if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", ()):
-            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, StopIteration):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
         own = PurePath(next(line[4:] for line in lines if line.startswith("0::/")))

@@ -166,8 +166,11 @@ class EngineConfig:
                 raise ValueError(f"{what}: use engine paged, paged-graph or fused, not {self.engine}")
         if self.speculate is not None and (not self.speculate or isinstance(self.speculate, bool | int | float)):
             raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {self.speculate!r}")
-        if self.tensor_parallel > 1:
-            self._check_parallel()
+        if self.tensor_parallel > 1 and self.engine in ("fused", "persistent"):
+            what = f"engine {self.engine} runs on one device alone"
+            raise ValueError(f"{what}: leave tensor_parallel out, or use paged-graph")
+        if self.tensor_parallel > 1 and self.speculate is not None:
+            raise ValueError("speculate works on one device alone: leave tensor_parallel out")
 
     def _check_values(self) -> None:
         for field in fields(self):
@@ -184,20 +187,7 @@ class EngineConfig:
         if self.block_size & (self.block_size - 1):
             raise ValueError(f"block_size must be a power of two from 16 to 256, not {self.block_size}")
 
-    def _check_parallel(self) -> None:
-        if self.engine in ("fused", "persistent"):
-            what = f"engine {self.engine} runs on one device alone"
-            raise ValueError(f"{what}: leave tensor_parallel out, or use paged-graph")
-        if self.speculate is not None:
-            raise ValueError("speculate works on one device alone: leave tensor_parallel out")
-
     @property
     def recipe(self) -> Recipe:
-        """What the engine is made of; `engine` must not be "auto" any more.
-
-        Drafts are verified, and ranks are told of steps, where sequences have a state on the device. Engine naive has
-        none: it is made as engine dense is then.
-        """
-        recipe = RECIPES[self.engine]
-        kept = recipe.cache == "naive" and (self.speculate is not None or self.tensor_parallel > 1)
-        return RECIPES["dense"] if kept else recipe
+        """What the engine is made of; `engine` must not be "auto" any more."""
+        return RECIPES[self.engine]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from nanoinfer.chapters import ENGINES
@@ -18,7 +17,6 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.records import Completion, SamplingParams
 from nanoinfer.text.prompts import RequestMaker
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 
 class LLM:
@@ -40,13 +38,9 @@ class LLM:
             raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
         where = choose_device(device)
         self.model = self.load(model, where, choose_dtype(dtype, where), seed=seed, revision=revision)
-        shape = self.model.config
-        self.max_len = max_len or shape.n_positions
-        if not 1 < self.max_len <= shape.n_positions:
-            raise ValueError(f"max_len must be from 2 to the model's context of {shape.n_positions}, not {max_len}")
+        self.maker = self.Maker.of(self.model.config, max_len, seed)
+        self.tokenizer, self.max_len = self.maker.tokenizer, self.maker.max_len
         self.engine: Engine = self.make(engine, max_batch)
-        self.tokenizer = gpt2_tokenizer()
-        self.maker = self.Maker(self.tokenizer, self.max_len, shape.vocab_size, Random(seed), shape.end_of_text)
 
     def load(self, model: str | Path, *where: Any, **settings: Any) -> GPT2:
         """The model, as `load_model` loads it."""

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import random
 import time
-import warnings
-import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig, Facts, fastest
+from nanoinfer.config import EngineConfig, Facts, fastest
 from nanoinfer.engine.loop import CLOSED, EngineLoop, Mailbox
 from nanoinfer.requests import SAMPLES_LIMIT, Completion, Piece, Request, SamplingParams
 
@@ -54,7 +51,6 @@ class LLM:
     """
 
     _serves = False  # whether its requests are expected to come and go
-    _check: Callable[[Request], None]  # ValueError for a request that can never run
 
     def __new__(cls, *_: Any, replicas: int = 1, **settings: Any) -> LLM:
         """Several engines are an `LLM` too, of a class of their own."""
@@ -90,83 +86,64 @@ class LLM:
         """What was left to this machine and to how requests come. ValueError for what the machine cannot do."""
         from nanoinfer.kernels.available import has_triton
 
-        on_gpu = device.type == "cuda"
+        on_gpu, compiles = device.type == "cuda", has_triton()
         if config.engine == "auto":
-            config = replace(config, engine=fastest(on_gpu, has_triton(), config.tensor_parallel))
-        if self._serves and config.recipe.cache == "paged":
+            config = replace(config, engine=fastest(on_gpu, compiles, config.tensor_parallel))
+        paged = config.recipe.cache == "paged"
+        if self._serves and paged:
             shares, preempts = config.prefix_caching is not False, config.preemption is not False
             config = replace(config, prefix_caching=shares, preemption=preempts)
-        if config.recipe.cache == "paged" and on_gpu and not has_triton():
+        if paged and on_gpu and not compiles:
             what = f"engine {config.engine} needs Triton on a GPU"
             raise ValueError(f"{what}: pip install triton, or use an engine dense")
-        if config.engine == "naive" and config.recipe.cache != "naive":
-            why = "drafts" if config.speculate is not None else "ranks"
-            warnings.warn(f"engine naive runs as engine dense does: {why} need a cache", RuntimeWarning, stacklevel=4)
-        if config.fused and not (on_gpu and has_triton()):
+        if config.fused and not (on_gpu and compiles):
             raise ValueError("fused kernels need a CUDA GPU and Triton")
         return config
 
     def _make(self, model: str | Path | GPT2, revision: str | None, device: torch.device) -> None:
         """Load the model, and put all together."""
-        from nanoinfer.capacity import batched_tokens
         from nanoinfer.devices import choose_dtype
-        from nanoinfer.make import default_max_batch, make_engine
+        from nanoinfer.make import make_engine
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
-        from nanoinfer.text.samples import SampleMaker
-        from nanoinfer.text.tokenizer import gpt2_tokenizer
+        from nanoinfer.text.prompts import context_of
         from nanoinfer.threads import Threads
 
         config, rank, name = self.config, self.rank, "GPT2" if isinstance(model, GPT2) else str(model)
         if not isinstance(model, GPT2):
             load = rank.part.load if rank else load_model
             model = load(model, device, choose_dtype(config.dtype, device), seed=config.seed, revision=revision)
-        self.model, context = model, model.config.n_positions
-        if config.max_len is not None and config.max_len > context:
-            raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {config.max_len}")
-        self.engine, self.max_len = config.engine, config.max_len or context
-        most, fits = config.max_batched_tokens or MAX_BATCH, default_max_batch(config, self.model, self.max_len)
-        self.max_batch = config.max_batch or min(most, rank.least(fits) if rank else fits)
-        # Naive reads whole texts at every step: a prompt in pieces would be read again with each.
-        most = self.max_batch * self.max_len if config.recipe.cache == "naive" else batched_tokens(device)
-        self.max_batched_tokens = config.max_batched_tokens or max(most, self.max_batch)
-        self.tokenizer = gpt2_tokenizer()
-        self.core = make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens, rank)
-        self.stats: Stats = self.core.stats
-        self._check = self.core.check
-        shape, seeds = self.model.config, random.Random(config.seed)
-        self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
-        self.facts = self._facts(name, device)
+        self.model, shape, max_len = model, model.config, context_of(model.config, config.max_len)
+        self.core = core = make_engine(config, model, max_len, rank)
+        self.stats: Stats = core.stats
+        self.max_batched_tokens = core.budget
+        facts = Facts(
+            name, config.engine, str(device), str(model.dtype).removeprefix("torch."), len(core.free), max_len,
+            shape.vocab_size, tuple(shape.end_of_text), core.gauges.blocks, config.block_size if core.blocks else 0,
+        )  # fmt: skip
+        self._know(facts, core.check)
         if device.type == "cuda":
-            self.loop = EngineLoop(self.core)
+            self.loop = EngineLoop(core)
         else:
             threads = Threads(rank.threads(config.threads) if rank else config.threads)
-            self.loop = EngineLoop(self.core, threads.step)
+            self.loop = EngineLoop(core, threads.step)
         if rank:
             rank.begin(self.loop)
 
-    def _facts(self, name: str, device: torch.device) -> Facts:
-        shape = self.model.config
-        return Facts(
-            model=name,
-            engine=self.engine,
-            device=str(device),
-            dtype=str(self.model.dtype).removeprefix("torch."),
-            max_batch=self.max_batch,
-            max_len=self.max_len,
-            vocab_size=shape.vocab_size,
-            end_of_text=tuple(shape.end_of_text),
-            blocks=self.core.gauges.blocks,
-            block_size=self.config.block_size if getattr(self.core.cache, "blocks", None) else 0,
-        )
+    def _know(self, facts: Facts, check: Callable[[Request], None]) -> None:
+        """Hold what was made, and make requests by it. check: ValueError for a request that can never run."""
+        from nanoinfer.text.samples import SampleMaker
+        from nanoinfer.text.tokenizer import gpt2_tokenizer
+
+        self.facts, self.engine, self.max_batch, self.max_len = facts, facts.engine, facts.max_batch, facts.max_len
+        self.tokenizer, seeds, self._check = gpt2_tokenizer(), random.Random(self.config.seed), check
+        self._maker = SampleMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
 
     def _join(self, model: Any, revision: str | None, device: torch.device) -> Rank:
         """Be the first of several ranks, and start the others."""
         from nanoinfer.parallel.rank import lead
 
-        rank = lead(LLM, vars(self.config), model, revision, device)
-        weakref.finalize(self, rank.close)  # at exit, too
-        return rank
+        return lead(self, LLM, vars(self.config), model, revision, device)
 
     def generate(self, prompts: Prompts, params: Params = None) -> list[Completion]:
         """Continue one prompt or several; a list in the order of the prompts, also for a single one.
@@ -175,7 +152,8 @@ class LLM:
         Raises ValueError for a bad prompt, before anything is computed.
         """
         asked = time.perf_counter()
-        done = list(self._run(partial(self.requests, prompts, params), asked, self._completion))
+        pieces = self._run(self.requests(prompts, params), asked, every_token=False)
+        done = [piece.completion for piece in pieces if piece.completion]
         # By numbers: as many new tuples would set off a collection of garbage.
         return sorted(done, key=lambda completion: completion.index * SAMPLES_LIMIT + completion.sample)
 
@@ -185,44 +163,36 @@ class LLM:
         The prompts are checked now, and computed from the first piece that is read on, however slowly the others are.
         Closing the iterator cancels what is left.
         """
+        asked = time.perf_counter()
+        return self._run(self.requests(prompts, params), asked, every_token=True)
+
+    def _run(self, requests: list[Request], asked: float, every_token: bool) -> Generator[Piece, None, None]:
+        """Submit the requests; yield each token as the engine goes on, or each row once it has ended."""
         from nanoinfer.outputs import RowReader
 
-        asked, readers = time.perf_counter(), {}
-        requests = self.requests(prompts, params)
-
-        def piece(row: Row) -> Piece:
-            if row not in readers:
-                readers[row] = RowReader(row, self.tokenizer)
-            return readers[row].piece(1)
-
-        return self._run(lambda: requests, asked, piece, every_token=True)
-
-    def _run(
-        self, make: Callable[[], list[Request]], asked: float, record: Callable[[Row], Any], every_token: bool = False
-    ) -> Generator[Any, None, None]:
-        """Make the requests and submit them; yield records of their tokens, or of their ends, as the engine goes on."""
         self._check_open()
         posted: SimpleQueue[list[Row]] = SimpleQueue()
         mailbox = Mailbox(posted.put)
-        left = set(self.loop.submit(make(), mailbox, asked, every_token))
+        left: dict[Row, Any] = dict.fromkeys(self.loop.submit(requests, mailbox, asked, every_token))
+        del requests  # each goes with its row
         try:
             while left:
-                for row in _next(posted):
+                try:
+                    news = posted.get(timeout=0.5)  # in pieces, so that Ctrl-C ends the wait on Windows too
+                except Empty:
+                    continue
+                for row in news:
                     if row.cancelled:
                         raise row.cancelled
-                    made = record(row)
-                    if isinstance(made, Completion) or made.completion is not None:
-                        left.discard(row)  # to be freed now, while the engine works, and not all of them at the end
-                    yield made
+                    reader = left[row] = left[row] or RowReader(row, self.tokenizer)
+                    piece = reader.piece(1 if every_token else reader.unread)
+                    if piece.completion:
+                        del left[row], reader  # freed now, while the engine works, and not all of them at the end
+                    yield piece
                     self._check_open()
         finally:
             self.loop.cancel(list(left))
             self.loop.leave(mailbox)
-
-    def _completion(self, row: Row) -> Completion:
-        from nanoinfer.outputs import completion
-
-        return completion(row, self.tokenizer)
 
     def requests(self, prompts: Any, params: Any = None) -> list[Request]:
         """The checked requests that `generate` makes of these prompts. ValueError for a bad prompt.
@@ -241,7 +211,7 @@ class LLM:
         on_capture: called after each capture with how many of how many are done.
         """
         self._check_open()
-        if RECIPES[self.engine].launch == "graph":
+        if self.config.recipe.launch == "graph":
             self.loop.worker.submit(self._warm_up, on_capture).result()
 
     def _warm_up(self, on_capture: Callable[[int, int], None] | None) -> None:
@@ -255,11 +225,9 @@ class LLM:
 
         self._check_open()
         tokens = self._torch.as_tensor(token_ids, dtype=self._torch.int64, device=self.model.device)
-        if tokens.dim() != 2 or not 1 <= tokens.shape[1] <= self.model.config.n_positions:
-            raise ValueError(
-                f"token_ids must be (B, T) with T from 1 to {self.model.config.n_positions}, not {tuple(tokens.shape)}"
-            )
-        vocab = self.model.config.vocab_size
+        context, vocab = self.model.config.n_positions, self.model.config.vocab_size
+        if tokens.dim() != 2 or not 1 <= tokens.shape[1] <= context:
+            raise ValueError(f"token_ids must be (B, T) with T from 1 to {context}, not {tuple(tokens.shape)}")
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
 
@@ -291,12 +259,3 @@ class LLM:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _next(posted: SimpleQueue[list[Row]]) -> list[Row]:
-    """The next news. The wait is cut into pieces, so that Ctrl-C ends it on Windows too."""
-    while True:
-        try:
-            return posted.get(timeout=0.5)
-        except Empty:
-            pass

@@ -9,7 +9,7 @@ from typing import Any
 
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache
-from nanoinfer.capacity import affordable_rows, free_memory
+from nanoinfer.capacity import affordable_rows, batched_tokens, free_memory
 from nanoinfer.config import MAX_BATCH, EngineConfig
 from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.engine.samplers import Samplers
@@ -24,13 +24,14 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def make_engine(
-    config: EngineConfig, model: GPT2, max_batch: int, max_len: int, budget: int, rank: Any = None
-) -> QueueEngine:
+def make_engine(config: EngineConfig, model: GPT2, max_len: int, rank: Any = None) -> QueueEngine:
     """The engine of the config's name, over a cache that stays where it is. ValueError if it cannot fit.
 
     rank: the `Rank` whose engine it is to be, where there are several.
     """
+    most, fits = config.max_batched_tokens or MAX_BATCH, default_max_batch(config, model, max_len)
+    max_batch = config.max_batch or min(most, rank.least(fits) if rank else fits)
+    budget = config.max_batched_tokens or max(batched_tokens(model.device), max_batch)
     settings = {name: getattr(config, name) for name in SETTINGS} | {"max_batched_tokens": budget, "rank": rank}
     made: QueueEngine = FittingMaker(config.engine, model, max_batch, max_len, **settings).make()
     return made
@@ -104,7 +105,7 @@ class FittingMaker(RankMaker):
 def default_max_batch(config: EngineConfig, model: GPT2, max_len: int) -> int:
     """64 rows, or as many dense ones as half of the free memory holds."""
     free = free_memory(model.device)
-    if config.recipe.cache != "dense" or free is None:
+    if config.recipe.cache == "paged" or free is None:
         return MAX_BATCH
     row = max_len * model.config.kv_numbers * model.dtype.itemsize
     return max(1, min(MAX_BATCH, int(DENSE_SHARE * free) // row - 1))

@@ -13,33 +13,9 @@ if TYPE_CHECKING:
     from nanoinfer.engine.queue import Queued as Row
 
 
-def completion(row: Row, tokenizer: Tokenizer, text: str | None = None) -> Completion:
-    """What came of a finished row. text: where it is known already."""
-    request, ids = row.request, row.token_ids
-    assert row.finish_reason is not None
-    if text is None:
-        kept = ids[:-1] if ids and ids[-1] in request.stop_ids else ids
-        text = _cut(kept, tokenizer, request.params.stop) if request.params.stop else tokenizer.decode(kept)
-    return Completion(
-        index=request.index,
-        prompt_token_ids=request.prompt_token_ids,
-        token_ids=tuple(ids),
-        text=text,
-        finish_reason=row.finish_reason,
-        seed=request.seed,
-        metrics=Metrics.of(row),
-        sample=request.sample,
-        logprobs=_records(row.logprobs, request.params.logprobs),
-        prompt_logprobs=_of_prompt(row),
-    )
-
-
-def _cut(token_ids: Sequence[int], tokenizer: Tokenizer, stop: Sequence[str]) -> str:
-    """Text of the tokens up to a stop string. Not the engine's own stream of it, which may be in another process."""
-    stream = TextStream(tokenizer, stop)
-    stream.extend(token_ids)
-    stream.finish()
-    return stream.text
+def completion(row: Row, tokenizer: Tokenizer) -> Completion:
+    """What came of a finished row."""
+    return RowReader(row, tokenizer).completion()
 
 
 def _of_prompt(row: Row) -> tuple[Logprobs | None, ...] | None:
@@ -53,13 +29,14 @@ def _records(values: Sequence[Sequence[float]], top: int | None) -> tuple[Logpro
 
 
 class RowReader:
-    """Pieces of a row that the engine's thread goes on with meanwhile.
+    """Pieces of a row that the engine's thread goes on with meanwhile, and what came of it.
 
-    The row itself is the queue: a reader who comes late finds all of its tokens there, and nothing else is kept.
+    The row itself is the queue: a reader who comes late finds all of its tokens there, and nothing else is kept. The
+    text is not the engine's own, which may be in another process.
     """
 
     def __init__(self, row: Row, tokenizer: Tokenizer) -> None:
-        self._row, self._tokenizer, self._read, self._begun = row, tokenizer, 0, False
+        self._row, self._read, self._begun = row, 0, False
         self._stream = TextStream(tokenizer, row.request.params.stop)
 
     @property
@@ -69,18 +46,42 @@ class RowReader:
 
     def piece(self, tokens: int) -> Piece:
         """The next `tokens` tokens, which the engine has told of, as one piece. There must be any, or it has ended."""
-        row, request, stream = self._row, self._row.request, self._stream
+        row, request, begin = self._row, self._row.request, self._read
         reason = row.finish_reason  # ahead of the tokens: where it is set, all of them are there
-        ids = tuple(row.token_ids[self._read : self._read + tokens])
-        logprobs = _records(row.logprobs[self._read : self._read + tokens], request.params.logprobs)
-        prompt = None if self._begun else _of_prompt(row)
-        self._read, self._begun = self._read + len(ids), True
-        text = stream.extend(ids[:-1] if ids and ids[-1] in request.stop_ids else ids)  # which ends it
-        if reason is None or self._read < len(row.token_ids):
-            return Piece(request.index, ids, text, None, None, request.sample, logprobs, prompt)
-        text += stream.finish()
-        return Piece(request.index, ids, text, reason, self.completion(stream.text), request.sample, logprobs, prompt)
+        ids, text = self._take(tokens)
+        done = None
+        if reason and not self.unread:
+            text += self._stream.finish()
+            done = self.completion()
+        if done and not self._begun:  # all of it at once
+            logprobs, prompt = done.logprobs, done.prompt_logprobs
+        else:
+            logprobs = _records(row.logprobs[begin : self._read], request.params.logprobs)
+            prompt = None if self._begun else _of_prompt(row)
+        self._begun = True
+        return Piece(request.index, ids, text, reason if done else None, done, request.sample, logprobs, prompt)
 
-    def completion(self, text: str | None = None) -> Completion:
+    def _take(self, tokens: int) -> tuple[tuple[int, ...], str]:
+        """The next tokens, and their text; a stop token has none."""
+        ids = tuple(self._row.token_ids[self._read : self._read + tokens])
+        self._read += len(ids)
+        return ids, self._stream.extend(ids[:-1] if ids and ids[-1] in self._row.request.stop_ids else ids)
+
+    def completion(self) -> Completion:
         """What came of the row, which has ended."""
-        return completion(self._row, self._tokenizer, text)
+        row, request = self._row, self._row.request
+        assert row.finish_reason is not None
+        self._take(self.unread)
+        self._stream.finish()
+        return Completion(
+            index=request.index,
+            prompt_token_ids=request.prompt_token_ids,
+            token_ids=tuple(row.token_ids),
+            text=self._stream.text,
+            finish_reason=row.finish_reason,
+            seed=request.seed,
+            metrics=Metrics.of(row),
+            sample=request.sample,
+            logprobs=_records(row.logprobs, request.params.logprobs),
+            prompt_logprobs=_of_prompt(row),
+        )

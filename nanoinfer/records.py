@@ -69,7 +69,6 @@ class SamplingParams:
         "seed": Bounds("int64", 0, MAX_SEED),
         "stop_token_ids": Bounds("int64", 0, 2**63 - 1),
     }
-    optional: ClassVar[Sequence[str]] = ("seed",)
 
     max_tokens: int = 128
     temperature: float = 1.0
@@ -82,8 +81,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, bounds in self.bounds.items():
-            value = getattr(self, name)
-            if name != "stop_token_ids" and not (value is None and name in self.optional):
+            value, default = getattr(self, name), getattr(type(self), name)
+            if name != "stop_token_ids" and not (value is None and default is None):
                 bounds.check(name, value)
         if self.temperature < COLDEST:
             object.__setattr__(self, "temperature", 0.0)

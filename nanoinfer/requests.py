@@ -21,7 +21,6 @@ BOUNDS = {**records.SamplingParams.bounds} | {
     "logprobs": Bounds("int64", 0, TOP_LOGPROBS),
     "prompt_logprobs": Bounds("int64", 0, TOP_LOGPROBS),
 }
-OPTIONAL = ("seed", "logprobs", "prompt_logprobs")
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class SamplingParams(records.SamplingParams):
     """
 
     bounds: ClassVar[dict[str, Bounds]] = BOUNDS
-    optional: ClassVar[Sequence[str]] = OPTIONAL
 
     n: int = 1
     presence_penalty: float = 0.0

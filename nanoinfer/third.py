@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,7 @@ class LLM(second.LLM):
 
     def _join(self, settings: dict[str, Any], model: str | Path, revision: str | None) -> Rank:
         """Be the first of several ranks, and start the others."""
-        rank = lead(LLM, settings, model, revision, choose_device(settings.get("device")))
-        weakref.finalize(self, rank.close)
-        return rank
+        return lead(self, LLM, settings, model, revision, choose_device(settings.get("device")))
 
     def load(self, model: str | Path, *where: Any, **settings: Any) -> GPT2:
         return (self.rank.part.load if self.rank else super().load)(model, *where, **settings)

@@ -8,8 +8,6 @@ later now and then, and where they have become slow, a few run with each number.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,10 +32,16 @@ class Threads:
         """Let an engine take a step. Steps that decode are compared, as long as they have the same number of rows."""
         trial = self._trial
         count = self.count if trial is None else self.counts[len(trial) % len(self.counts)]
-        with used(count):
+        before = torch.get_num_threads()
+        if count != before:
+            torch.set_num_threads(count)
+        try:
             start = time.perf_counter()
             core.step()
             seconds = time.perf_counter() - start
+        finally:
+            if count != before:
+                torch.set_num_threads(before)
         if len(self.counts) > 1 and core.decoded == len(core.fed) > 0:
             self._note(count, seconds, core.decoded)
 
@@ -56,16 +60,3 @@ class Threads:
             self._fastest, best = min(self._trial)
             self._patience = min(2 * self._patience, LATEST) if best == self.count else SOONEST
             self.count, self._trial, self._since = best, None, 0
-
-
-@contextmanager
-def used(count: int) -> Iterator[None]:
-    """torch computes with so many threads, and afterwards with as many as before."""
-    before = torch.get_num_threads()
-    if count != before:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        if count != before:
-            torch.set_num_threads(before)

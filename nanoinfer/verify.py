@@ -56,7 +56,8 @@ def verify_tokens(
     smallest_gap = float("inf")
     for completion, asked in zip(completions, listed, strict=True):
         prompt, new = len(completion.prompt_token_ids), len(completion.token_ids)
-        every = _own_logits(oracle, completion)  # (T, V)
+        text = [*completion.prompt_token_ids, *completion.token_ids[:-1]]
+        every = oracle(torch.tensor([text]))[0]  # (T, V) after every token but the last, of the row's own text
         logprobs += _compare_logprobs(every, completion, asked, tolerance)
         if not new:
             continue
@@ -84,11 +85,6 @@ def verify_tokens(
     if near_ties > NEAR_TIES_ALLOWED * tokens:
         raise AssertionError(f"{near_ties} of {tokens} tokens are near-ties, more than {NEAR_TIES_ALLOWED:.1%}")
     return Proof(tokens, near_ties, smallest_gap, logprobs)
-
-
-def _own_logits(oracle: Oracle, completion: Completion) -> Tensor:
-    """The oracle's logits (T, V) after every token but the last, on the text that the row itself produced."""
-    return oracle(torch.tensor([[*completion.prompt_token_ids, *completion.token_ids[:-1]]]))[0]
 
 
 def _penalised(logits: Tensor, completion: Completion, params: SamplingParams) -> Tensor:

@@ -9,14 +9,12 @@ from typing import Annotated
 
 import typer
 
-from nanobench.errors import Commands
 from nanobench.load.command import load
-from nanobench.micro import commands
-from nanobench.micro.commands import Device
+from nanobench.measures import Bench
+from nanobench.options import Device, integers
 from nanoinfer.cli.options import output_file
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)
-app.add_typer(commands.app)  # without a name: its commands stand beside those below
+app = typer.Typer(cls=Bench, no_args_is_help=True, add_completion=False)
 app.command()(load)
 
 
@@ -60,8 +58,8 @@ def run(
     chosen = PRESETS[preset].changed(
         models=tuple(models.split(",")) if models is not None else None,
         engines=tuple(engines.split(",")) if engines is not None else None,
-        batches=_integers(batches),
-        prompt_tokens=_integers(prompt_tokens),
+        batches=integers("batches", batches),
+        prompt_tokens=integers("prompt_tokens", prompt_tokens),
         new_tokens=new_tokens,
         dtype=dtype,
         repeats=repeats,
@@ -70,7 +68,7 @@ def run(
     out = out or output_file(f"my-bench/{preset}.json")
     try:
         with Bar() as bar:
-            benchmark = Benchmark(chosen, device, out, bar.say, bar.advance_to)
+            benchmark = Benchmark(chosen, device, out, bar.console.print, bar.advance_to)
             print(benchmark.expect()) if dry_run else benchmark.run()
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
@@ -111,7 +109,7 @@ def ratios(
 ) -> None:
     """Decode speed of every engine of a file over one of them, with 95% intervals."""
     from nanobench.core.records import Report
-    from nanobench.report.ratios import ratios as lines
+    from nanobench.report.intervals import ratios as lines
 
     for line in lines(Report.load(results), over):
         print(line)
@@ -124,11 +122,3 @@ def schema(out: Annotated[Path, typer.Option(help="Folder.")] = Path("bench/sche
 
     for path in write(out):
         print(path)
-
-
-def _integers(text: str | None) -> tuple[int, ...] | None:
-    """The integers of `1,8,64`; None for None."""
-    try:
-        return tuple(int(part) for part in text.split(",")) if text is not None else None
-    except ValueError:
-        raise typer.BadParameter(f"takes whole numbers with commas between, not {text!r}") from None

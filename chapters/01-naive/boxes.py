@@ -2,92 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
 
-from nanobench.report.figures.style import ACCENT, GRID, GROUND, MUTED, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, Drawing
 from nanobook.examples import load
+from nanobook.figures.sketch import Sketch, sketched
+from nanobook.running import word
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
 
 PROMPT, NEW = 3, 6  # tokens of the staircase
-At = tuple[float, float]
-
-
-def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure as wide as the page, with one axis that has no frame, as tall as wide units; y grows downwards."""
-    figure = Figure(figsize=(WIDTH, WIDTH * height / width), layout=None)
-    ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    ax.axis("off")
-    ax.set_xlim(0, width)
-    ax.set_ylim(height, 0)
-    return figure, ax
-
-
-def write(ax: Axes, at: At, text: str, color: str | None = None, size: float = 10.5, align: str = "left") -> None:
-    """Text, centred on its line."""
-    ax.text(*at, text, ha=align, va="center", fontsize=size, color=color, linespacing=1.35, zorder=6)
-
-
-def box(ax: Axes, at: At, size: At, text: str, *, accent: bool = False) -> None:
-    """A rounded box around its centre `at`."""
-    edge, width = (ACCENT, 2.0) if accent else (MUTED, 1.2)
-    look = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": GROUND, "edgecolor": edge}
-    ax.add_patch(FancyBboxPatch((at[0] - size[0] / 2, at[1] - size[1] / 2), *size, linewidth=width, zorder=3, **look))
-    write(ax, at, text, align="center")
-
-
-def filled(ax: Axes, corner: At, size: At, color: str | None) -> None:
-    """A rectangle from its upper left corner, filled with a pale shade of a colour; empty for None."""
-    if color is not None:
-        ax.add_patch(Rectangle(corner, *size, facecolor=color, alpha=0.25, edgecolor="none"))
-    ax.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=color or GRID, linewidth=1.3))
-
-
-def arrow(ax: Axes, start: At, end: At, color: str, width: float = 1.3, bend: float = 0.0) -> None:
-    """From start to end, without a gap."""
-    look = {
-        "arrowstyle": "-|>",
-        "mutation_scale": 12,
-        "connectionstyle": f"arc3,rad={bend}",
-        "zorder": 5 if bend else 2,
-    }
-    ax.add_patch(FancyArrowPatch(start, end, linewidth=width, shrinkA=0, shrinkB=0, color=color, **look))
 
 
 def one_step() -> Drawing:
     """One row from token ids to the next token, with the shapes on the way and the running example's own words."""
-    words, after = [run.word(i) for i in run.rows()[0]], run.probs(0)
-    best = f"{run.word(int(after.argmax()))}, p = {float(after.max()):.3f}"
+    words, after = [word(i) for i in run.rows()[0]], run.probs(0)
+    best = f"{word(int(after.argmax()))}, p = {float(after.max()):.3f}"
     C, layers, V = run.model().config.n_embd, run.model().config.n_layer, len(after)
     stages = (
         ("token ids,\npositions", "(3,)"), ("embeddings", f"(3, {C})"), (f"{layers} blocks", f"(3, {C})"),
         ("the last\ntoken", f"({C},)"), ("head: logits", f"({V},)"),
     )  # fmt: skip
 
-    def draw() -> Figure:
-        figure, ax = canvas(10, 2.9)
+    @sketched(10, 2.9)
+    def draw(on: Sketch) -> None:
         for at, (name, shape) in enumerate(stages):
             x = 1.05 + 1.97 * at
-            box(ax, (x, 0.62), (1.62, 0.78), name, accent="last" in name)
-            write(ax, (x, 1.24), shape, MUTED, 10, "center")
+            on.box((x, 0.62), (1.62, 0.78), name, accent="last" in name)
+            on.write((x, 1.24), shape, MUTED, 10, "center")
             if at:
-                arrow(ax, (x - 1.16, 0.62), (x - 0.81, 0.62), MUTED)
+                on.arrow((x - 1.16, 0.62), (x - 0.81, 0.62), MUTED)
         y = 2.1
-        for at, word in enumerate(words):
+        for at, name in enumerate(words):
             x, last = 1.05 + 1.97 * at, at == len(words) - 1
             look = {"facecolor": GROUND, "edgecolor": ACCENT if last else MUTED, "linewidth": 2.0 if last else 1.2}
-            ax.add_patch(Rectangle((x - 0.81, y - 0.3), 1.62, 0.6, **look))
-            write(ax, (x, y), word, align="center")
-            write(ax, (x, y + 0.46), f"position {at}", MUTED, 9, "center")
-        arrow(ax, (1.86 + 1.97 * (len(words) - 1), y), (7.0, y), ACCENT, 1.8)
-        write(ax, (7.15, y), best)
-        write(ax, (7.15, y + 0.46), "the most probable next token", MUTED, 9)
-        return figure
+            on.ax.add_patch(Rectangle((x - 0.81, y - 0.3), 1.62, 0.6, **look))
+            on.write((x, y), name, align="center")
+            on.write((x, y + 0.46), f"position {at}", MUTED, 9, "center")
+        on.arrow((1.86 + 1.97 * (len(words) - 1), y), (7.0, y), ACCENT, 1.8)
+        on.write((7.15, y), best)
+        on.write((7.15, y + 0.46), "the most probable next token", MUTED, 9)
 
     alt = (
         f"One step. Token ids and positions of shape (3,) become embeddings and pass {layers} blocks; only the last "
@@ -100,23 +58,22 @@ def one_step() -> Drawing:
 def block() -> Drawing:
     """The residual stream as a straight line: two branches read it normalised and add to it."""
 
-    def draw() -> Figure:
-        figure, ax = canvas(10, 2.7)
-        arrow(ax, (0.2, 0.7), (9.85, 0.7), ACCENT, 2.6)
-        write(ax, (0.2, 0.32), "residual stream x: added to, never normalised itself")
+    @sketched(10, 2.7)
+    def draw(on: Sketch) -> None:
+        on.arrow((0.2, 0.7), (9.85, 0.7), ACCENT, 2.6)
+        on.write((0.2, 0.32), "residual stream x: added to, never normalised itself")
         circle = {"boxstyle": "circle,pad=0.12", "facecolor": GROUND, "edgecolor": ACCENT}
         for at, layer in enumerate(("attention", "MLP: to 4 C,\nGELU, back to C")):
             left = 0.9 + 4.4 * at
-            arrow(ax, (left, 0.7), (left, 1.58), MUTED)
-            box(ax, (left, 1.95), (1.25, 0.74), "LayerNorm")
-            arrow(ax, (left + 0.63, 1.95), (left + 1.22, 1.95), MUTED)
-            write(ax, (left + 0.92, 1.74), "h", align="center")
-            box(ax, (left + 2.2, 1.95), (1.94, 0.74), layer)
-            ax.plot([left + 3.17, left + 3.5], [1.95, 1.95], color=MUTED, linewidth=1.3)
-            arrow(ax, (left + 3.5, 1.95), (left + 3.5, 0.86), MUTED)
-            write(ax, (left + 3.42, 1.32), "update", align="right")
-            ax.text(left + 3.5, 0.7, "+", ha="center", va="center", fontsize=13, zorder=5, bbox=circle)
-        return figure
+            on.arrow((left, 0.7), (left, 1.58), MUTED)
+            on.box((left, 1.95), (1.25, 0.74), "LayerNorm")
+            on.arrow((left + 0.63, 1.95), (left + 1.22, 1.95), MUTED)
+            on.write((left + 0.92, 1.74), "h", align="center")
+            on.box((left + 2.2, 1.95), (1.94, 0.74), layer)
+            on.ax.plot([left + 3.17, left + 3.5], [1.95, 1.95], color=MUTED, linewidth=1.3)
+            on.arrow((left + 3.5, 1.95), (left + 3.5, 0.86), MUTED)
+            on.write((left + 3.42, 1.32), "update", align="right")
+            on.ax.text(left + 3.5, 0.7, "+", ha="center", va="center", fontsize=13, zorder=5, bbox=circle)
 
     alt = (
         "A block. The residual stream x runs straight through. Twice a branch leaves it, goes through a LayerNorm and "
@@ -127,35 +84,35 @@ def block() -> Drawing:
     return Drawing("01-naive/block", "A pre-LayerNorm block", alt, ("sublayer", "reads", "its update is"), rows, draw)
 
 
+def staircase(on: Sketch, old: str, told: Callable[[int], str]) -> None:
+    """Steps downwards, positions to the right. old: what earlier tokens are. told: what stands beside a step."""
+    on.write((1.0, 0.25), "position", MUTED, 9.5)
+    for at in range(PROMPT + NEW - 1):
+        on.write((1.46 + at, 0.66), str(at), MUTED, 9.5, "center")
+    for step in range(NEW):
+        y = 0.95 + 0.9 * step
+        on.write((0.88, y + 0.39), f"step {step}", align="right")
+        for at in range(PROMPT + step):
+            on.square((1.0 + at, y), "new" if step == 0 or at == PROMPT + step - 1 else old)
+        on.write((9.45, y + 0.39), told(step))
+
+
+def legend(on: Sketch, entries: Iterable[tuple[float, str, str]], y: float = 0.95 + 0.9 * NEW + 0.32) -> None:
+    """Squares and what they are, in a line: where one begins, its kind, and its text."""
+    for x, kind, text in entries:
+        on.square((x, y), kind)
+        on.write((x + 1.05, y + 0.39), text)
+
+
 def again_and_again() -> Drawing:
     """Steps downwards, positions to the right: what a step computes for the first time, and what once more."""
     total, needed = cost.columns(PROMPT, NEW), cost.cached_columns(PROMPT, NEW)
 
-    def draw() -> Figure:
-        figure, ax = canvas(12.5, 7.7)
-
-        def square(x: float, y: float, first: bool) -> None:
-            look = {"facecolor": ACCENT, "edgecolor": ACCENT} if first else {"facecolor": GROUND}
-            look |= {} if first else {"edgecolor": MUTED, "hatch": "////"}
-            ax.add_patch(Rectangle((x, y), 0.92, 0.78, linewidth=1.1, **look))
-
-        write(ax, (1.0, 0.25), "position", MUTED, 9.5)
-        for at in range(PROMPT + NEW - 1):
-            write(ax, (1.46 + at, 0.66), str(at), MUTED, 9.5, "center")
-        for at in range(NEW):
-            y = 0.95 + 0.9 * at
-            write(ax, (0.88, y + 0.39), f"step {at}", align="right")
-            for position in range(PROMPT + at):
-                square(1.0 + position, y, first=at == 0 or position == PROMPT + at - 1)
-            write(ax, (9.45, y + 0.39), f"{PROMPT + at} columns")
-        y = 0.95 + 0.9 * NEW + 0.32
-        for x, first, text in (
-            (1.0, True, f"for the first time: {needed}"),
-            (6.0, False, f"once more: {total - needed}"),
-        ):
-            square(x, y, first)
-            write(ax, (x + 1.05, y + 0.39), f"computed {text}")
-        return figure
+    @sketched(12.5, 7.7)
+    def draw(on: Sketch) -> None:
+        staircase(on, "hidden", lambda step: f"{PROMPT + step} columns")
+        told = f"computed for the first time: {needed}", f"computed once more: {total - needed}"
+        legend(on, ((1.0, "new", told[0]), (6.0, "hidden", told[1])))
 
     alt = (
         f"Naive generation of {NEW} tokens after a prompt of {PROMPT}: {NEW} steps of {PROMPT} to {PROMPT + NEW - 1} "

@@ -12,6 +12,7 @@ from pathlib import Path
 from nanobench.core.records import Report
 from nanobench.micro.timeline import StepTimeline, Timeline
 from nanobench.report.values import factor, limit_tokens_per_s, seconds, share, size
+from nanobook.examples import only
 from nanobook.text.marker_values import load
 from nanoinfer.model.config import PRESETS, ModelConfig
 
@@ -112,8 +113,7 @@ def _runs() -> str:
 
 def _recorded() -> StepTimeline:
     """A step of one row, by the profiler."""
-    (step,) = [step for step in Timeline.load(RESULTS / "h200-timeline.json").steps if step.engine == "naive"]
-    return step
+    return only(Timeline.load(RESULTS / "h200-timeline.json").steps, engine="naive")
 
 
 def _reached() -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nanobench.report.figures.style import ACCENT, GROUND, MUTED, TEXT, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, TEXT, Drawing
 from nanobook.examples import load
+from nanobook.figures.sketch import Sketch, charted, sketched
+from nanobook.running import word
 
 here = Path(__file__).parent
 run, boxes = load(here / "running.py"), load(here / "boxes.py")
@@ -22,25 +23,24 @@ def drawings() -> list[Drawing]:
 
 def attention() -> Drawing:
     """Scores and weights of one head of row 0; the cells that the mask hides are hatched."""
-    watch, words = run.watched(), [run.word(i) for i in run.rows()[0]]
+    watch, words = run.watched(), [word(i) for i in run.rows()[0]]
     scores, weights = watch.scores[run.HEAD].tolist(), watch.weights[run.HEAD].tolist()
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(10, 4.4)
-        boxes.write(ax, (0.1, 0.68), "queries", MUTED, 9.5)
+    @sketched(10, 4.4)
+    def draw(on: Sketch) -> None:
+        on.write((0.1, 0.68), "queries", MUTED, 9.5)
         for panel, table in enumerate((scores, weights)):
             left = 1.55 + 4.9 * panel
             title = "weights: softmax of what is left" if panel else "scores: q · k / sqrt(D)"
-            boxes.write(ax, (left - 0.1, 0.28), title, size=11)
-            boxes.write(ax, (left - 0.1, 0.68), "keys", MUTED, 9.5)
+            on.write((left - 0.1, 0.28), title, size=11)
+            on.write((left - 0.1, 0.68), "keys", MUTED, 9.5)
             for at, name in enumerate(words):
-                boxes.write(ax, (left + 0.5 + 1.08 * at, 1.02), name, align="center")
-                boxes.write(ax, (left + 0.5 + 1.08 * at, 1.3), f"position {at}", MUTED, 8.5, "center")
-                boxes.write(ax, (left - 0.18, 1.98 + 0.9 * at), name, align="right")
+                on.write((left + 0.5 + 1.08 * at, 1.02), name, align="center")
+                on.write((left + 0.5 + 1.08 * at, 1.3), f"position {at}", MUTED, 8.5, "center")
+                on.write((left - 0.18, 1.98 + 0.9 * at), name, align="right")
                 for key in range(3):
                     corner = (left + 1.08 * key, 1.58 + 0.9 * at)
-                    cell(ax, corner, table[at][key], hidden=key > at, weight=panel == 1)
-        return figure
+                    cell(on.ax, corner, table[at][key], hidden=key > at, weight=panel == 1)
 
     shown = "; ".join(
         f"{name} reads " + ", ".join(f"{words[key]} with {weights[query][key]:.2f}" for key in range(query + 1))
@@ -73,7 +73,7 @@ def cell(ax: Axes, corner: tuple[float, float], value: float, *, hidden: bool, w
 def filters() -> Drawing:
     """Row 1's candidates after temperature, top-k and top-p; what a filter drops is hollow."""
     lines = run.candidates()
-    names = [run.word(line.token_id) for line in lines]
+    names = [word(line.token_id) for line in lines]
     everything = [True] * len(lines)
     after_k = [line.after_k or line.cooled for line in lines]
     panels = (
@@ -83,22 +83,17 @@ def filters() -> Drawing:
         (f"then top-p {run.TOP_P}", after_k, [line.kept for line in lines]),
     )
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 3.9), layout=None)
-        axes = figure.subplots(1, 4, sharey=True)
+    @charted(3.9, 1, 4, share="y", left=0.1, top=0.9, bottom=0.16, wspace=0.13)
+    def draw(*axes: Axes) -> None:
         for ax, (title, values, kept) in zip(axes, panels, strict=True):
             fills = [ACCENT if stays else GROUND for stays in kept]
             edges = [ACCENT if stays else MUTED for stays in kept]
             ax.barh(range(len(lines)), values, height=0.66, color=fills, edgecolor=edges, linewidth=1.2)
-            ax.set_title(title)
-            ax.set_xlim(0, 0.29)
             ax.set_xticks([0, 0.1, 0.2], ["0", "0.1", "0.2"])
-            ax.set_ylim(len(lines) - 0.4, -0.6)
             ax.set_yticks(range(len(lines)), names)
             ax.grid(axis="y", visible=False)
+            ax.set(title=title, xlim=(0, 0.29), ylim=(len(lines) - 0.4, -0.6))
         axes[0].set_xlabel('probability after "The fox"; hollow: dropped', loc="left")
-        figure.subplots_adjust(left=0.1, right=0.985, top=0.9, bottom=0.16, wspace=0.13)
-        return figure
 
     kept_words = ", ".join(name for name, line in zip(names, lines, strict=True) if line.kept)
     alt = (

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from nanobook.examples import load, print_blocks
+from nanobook.running import best, decode, encode, show, show_fault, word
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.sampling import gumbel, random_bits, scaled, threshold
 from nanoinfer.model.config import PRESETS
 from nanoinfer.requests import Completion, Metrics
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 from nanoinfer.verify import verify_tokens
 
 here = Path(__file__).parent
@@ -24,22 +24,20 @@ def without_a_model() -> None:
     for row in range(2):
         steps = torch.arange(12)[:, None]
         ids = gumbel(torch.full((12,), row), steps[:, 0], 50257).argmax(-1).tolist()
-        run.show(f"seed {row}", gpt2_tokenizer().decode(ids))
+        show(f"seed {row}", decode(ids))
 
 
 def step() -> None:
     """The two prompts, and the most probable tokens after each."""
     for row, ids in enumerate(run.rows()):
-        best = run.probs(row).topk(4)
-        after = [f"{run.word(i)} {p:.3f}" for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
-        print("  ".join(f"{i} {run.word(i)}" for i in ids))
-        print(f"   then {'  '.join(after)}")
+        print("  ".join(f"{i} {word(i)}" for i in ids))
+        print(f"   then {best(run.probs(row), 4)}")
 
 
 def packed() -> None:
     """The two prompts as one step."""
     fed = run.packed()
-    print(f"{'':12}" + "".join(f"{run.word(i):>9}" for i in fed.token_ids.tolist()))
+    print(f"{'':12}" + "".join(f"{word(i):>9}" for i in fed.token_ids.tolist()))
     for name in ("token_ids", "positions", "row"):
         print(f"{name:12}" + "".join(f"{value:>9}" for value in getattr(fed, name).tolist()))
     print(f"starts at {fed.starts.tolist()}")
@@ -47,26 +45,26 @@ def packed() -> None:
 
 def positions() -> None:
     """The same loop with the right positions, with none, and with all shifted by one."""
-    run.show("positions 0, 1, 2, ...", run.continued("The fox"))
-    run.show("all 0", run.continued("The fox", positions=lambda T: torch.zeros(T, dtype=torch.int64)))
-    run.show("1, 2, 3, ...", run.continued("The fox", positions=lambda T: torch.arange(1, T + 1)))
+    show("positions 0, 1, 2, ...", run.continued("The fox"))
+    show("all 0", run.continued("The fox", positions=lambda T: torch.zeros(T, dtype=torch.int64)))
+    show("1, 2, 3, ...", run.continued("The fox", positions=lambda T: torch.arange(1, T + 1)))
 
 
 def no_attention() -> None:
     """Each token reads itself alone."""
-    run.show("attention", run.continued("The fox"))
-    run.show("every token for itself", run.continued("The fox", reads=run.OwnValue()))
+    show("attention", run.continued("The fox"))
+    show("every token for itself", run.continued("The fox", reads=run.OwnValue()))
 
 
 def no_mask() -> None:
     """Text without a mask."""
-    run.show("with the mask", run.continued("The fox"))
-    run.show("without", run.continued("The fox", reads=run.NoMask()))
+    show("with the mask", run.continued("The fox"))
+    show("without", run.continued("The fox", reads=run.NoMask()))
 
 
 def attention() -> None:
     """One head of one layer in row 0: scores, then weights."""
-    watch, words = run.watched(), [run.word(i) for i in run.rows()[0]]
+    watch, words = run.watched(), [word(i) for i in run.rows()[0]]
     print(f"{'':10}{'scores against the keys of':33}{'weights'}")
     print(f"{'query':10}" + 2 * ("".join(f"{w:>9}" for w in words) + "      "))
     for at, w in enumerate(words):
@@ -91,8 +89,8 @@ def stream() -> None:
     sizes = run.stream_sizes()
     print(f"{'the stream at layer':24}" + "".join(f"{at:>8}" for at in range(0, 13, 3)))
     print(f"{'root mean square':24}" + "".join(f"{sizes[at]:8.2f}" for at in range(0, 13, 3)))
-    run.show("stream left alone", run.continued("The fox"))
-    run.show("stream normalised", run.continued("The fox", 10, ops=run.StreamNormalised()))
+    show("stream left alone", run.continued("The fox"))
+    show("stream normalised", run.continued("The fox", 10, ops=run.StreamNormalised()))
 
 
 def parameters() -> None:
@@ -107,9 +105,9 @@ def parameters() -> None:
 
 def one_token_seen() -> None:
     """The loop that feeds the newest token alone."""
-    run.show("the prompt", "Once upon a time")
-    run.show("the whole text", run.continued("Once upon a time"))
-    run.show("the newest token alone", run.continued("Once upon a time", seen=1))
+    show("the prompt", "Once upon a time")
+    show("the whole text", run.continued("Once upon a time"))
+    show("the newest token alone", run.continued("Once upon a time", seen=1))
 
 
 def ragged() -> None:
@@ -118,11 +116,7 @@ def ragged() -> None:
         ids, lengths = run.batch(padding)
         after = run.logits(ids)[1]
         for name, column in (("last real token", lengths[1] - 1), ("last column", -1)):
-            best = after[column].softmax(-1).topk(3)
-            shown = "  ".join(
-                f"{run.word(i)} {p:.3f}" for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            )
-            print(f"padded with {run.word(padding):8} {name:16} {shown}")
+            print(f"padded with {word(padding):8} {name:16} {best(after[column].softmax(-1))}")
 
 
 def ties() -> None:
@@ -140,7 +134,7 @@ def tail() -> None:
     llm = LLM(run.model(), engine="naive")
     for name, k, temperature in (("all 50,257 tokens", 0, 1.0), ("top 50, temperature 0.8", 50, 0.8)):
         params = SamplingParams(max_tokens=24, temperature=temperature, top_k=k, seed=5)
-        run.show(name, run.PROMPTS[1] + llm.generate(run.PROMPTS[1], params)[0].text)
+        show(name, run.PROMPTS[1] + llm.generate(run.PROMPTS[1], params)[0].text)
     best = run.probs(1).double().topk(50).values
     print(f"beyond the 50 best: {1 - float(best.sum()):.2f} of the probability")
 
@@ -151,7 +145,7 @@ def kept() -> None:
     for line in run.candidates():
         cut = ("kept" if line.kept else "dropped") if line.in_k else ""
         cells = f"{line.after_k:10.3f}   {line.before:8.3f}   {cut}" if line.in_k else f"{'dropped':>10}"
-        print(f"{run.word(line.token_id):10}{line.logit:8.2f}{line.plain:8.3f}   {line.cooled:9.3f}   {cells}")
+        print(f"{word(line.token_id):10}{line.logit:8.2f}{line.plain:8.3f}   {line.cooled:9.3f}   {cells}")
 
 
 def order() -> None:
@@ -169,12 +163,12 @@ def order() -> None:
 def one_generator() -> None:
     """Row 0 alone and with a row beside it: random numbers handed out in order, then a row's own."""
     alone, beside = run.by_generator(run.PROMPTS[:1]), run.by_generator(run.PROMPTS)
-    run.show("one generator, alone", alone)
-    run.show("a row beside it", beside)
+    show("one generator, alone", alone)
+    show("a row beside it", beside)
     llm = LLM(run.model(), engine="naive")
     params = SamplingParams(max_tokens=14, temperature=0.8, top_k=50, seed=7)
-    run.show("a row's own, alone", run.PROMPTS[0] + llm.generate(run.PROMPTS[0], params)[0].text)
-    run.show("a row beside it", run.PROMPTS[0] + llm.generate(list(run.PROMPTS), params)[0].text)
+    show("a row's own, alone", run.PROMPTS[0] + llm.generate(run.PROMPTS[0], params)[0].text)
+    show("a row beside it", run.PROMPTS[0] + llm.generate(list(run.PROMPTS), params)[0].text)
 
 
 def gumbel_max() -> None:
@@ -205,7 +199,7 @@ def stops() -> None:
     print(f"{'prompt':17} {prompt!r}")
     for name, params in asked.items():
         (row,) = llm.generate(prompt, params)
-        print(f"{name:17} {row.finish_reason:7} {len(row.token_ids):>3} tokens, the last {run.word(row.token_ids[-1])}")
+        print(f"{name:17} {row.finish_reason:7} {len(row.token_ids):>3} tokens, the last {word(row.token_ids[-1])}")
         print(f"{'':17} {row.text!r}")
 
 
@@ -214,14 +208,11 @@ def equal() -> None:
     llm, params = LLM(run.model(), engine="naive"), SamplingParams(max_tokens=24, temperature=0)
     print(f"{'the engine':24}{verify_tokens(llm.forward_logits, llm.generate(list(run.PROMPTS), params), params)}")
     prompt, ids = "Once upon a time", run.greedy_ids("Once upon a time", 24, reads=run.HiddenSelf())
-    run.show("one key hidden, after", prompt)
-    run.show("", gpt2_tokenizer().decode(ids))
-    asked = gpt2_tokenizer().encode(prompt)
+    show("one key hidden, after", prompt)
+    show("", decode(ids))
+    asked = encode(prompt)
     told = Completion(0, tuple(asked), tuple(ids[len(asked) :]), "", "length", 0, Metrics(0.0, ()))
-    try:
-        verify_tokens(llm.forward_logits, [told], params)
-    except AssertionError as error:
-        run.show("what the oracle says", str(error))
+    show_fault("what the oracle says", llm.forward_logits, [told], params)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,8 @@ in float64, so that every machine prints the same digits.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,26 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nanobook.running import decode, encode, model
 from nanoinfer.cache.none import NoCache, forward_logits
 from nanoinfer.model.batch import Batch
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
-from nanoinfer.model.weights import load_model
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a", "The fox")
 LAYER, HEAD = 7, 3  # of the attention that is shown: nearly all of it goes to one token
 
 
-@cache
-def model() -> GPT2:
-    """The small model, in float64."""
-    return load_model("small", torch.device("cpu"), torch.float64)
-
-
 def rows() -> list[list[int]]:
     """The token ids of the two prompts."""
-    return [gpt2_tokenizer().encode(prompt) for prompt in PROMPTS]
+    return list(map(encode, PROMPTS))
 
 
 def batch(padding: int = 0) -> tuple[Tensor, list[int]]:
@@ -49,11 +39,6 @@ def packed(*texts: Sequence[int]) -> Batch:
     """One step that brings these texts whole; the two prompts unless given."""
     work: Any = [(SimpleNamespace(tokens=ids, row=at), 0, len(ids)) for at, ids in enumerate(texts or rows())]
     return Batch.of(work, torch.device("cpu"))
-
-
-def word(token_id: int) -> str:
-    """A token in quotation marks, so that a space before it is seen."""
-    return f'"{gpt2_tokenizer().decode([token_id])}"'.replace("\n", "\\n")
 
 
 def logits(ids: Tensor) -> Tensor:
@@ -127,7 +112,7 @@ def greedy_ids(
     seen: int | None = None,
 ) -> list[int]:
     """Greedy ids, the prompt's first. positions: of T tokens. seen: how many of the newest tokens a step is given."""
-    ids, net = gpt2_tokenizer().encode(prompt), model()
+    ids, net = encode(prompt), model()
     kept, net.ops = net.ops, ops or net.ops
     try:
         with torch.inference_mode():
@@ -142,13 +127,7 @@ def greedy_ids(
 
 def continued(prompt: str, new_tokens: int = 18, **wrong: Any) -> str:
     """Greedy text, the prompt's own included."""
-    return gpt2_tokenizer().decode(greedy_ids(prompt, new_tokens, **wrong))
-
-
-def show(label: str, text: str) -> None:
-    """A label and a text in quotation marks, wrapped."""
-    text = '"' + text.replace("\n", "\\n") + '"'
-    print(textwrap.fill(text, 100, initial_indent=f"{label:24}", subsequent_indent=" " * 24))
+    return decode(greedy_ids(prompt, new_tokens, **wrong))
 
 
 def watched() -> Watch:
@@ -198,12 +177,12 @@ TEMPERATURE, TOP_K, TOP_P = 0.8, 8, 0.7
 def candidates(shown: int = 11) -> list[Candidate]:
     """The most probable tokens after row 1, best first."""
     scores = logits(torch.tensor([rows()[1]]))[0, -1].double()  # (V,)
-    best = scores.topk(shown).indices
-    plain, cooled = scores.softmax(-1)[best], (scores / TEMPERATURE).softmax(-1)[best]
-    after_k = (scores / TEMPERATURE)[best[:TOP_K]].softmax(-1)
+    top = scores.topk(shown).indices
+    plain, cooled = scores.softmax(-1)[top], (scores / TEMPERATURE).softmax(-1)[top]
+    after_k = (scores / TEMPERATURE)[top[:TOP_K]].softmax(-1)
     before = after_k.cumsum(-1) - after_k
     lines = []
-    for at, token_id in enumerate(best.tolist()):
+    for at, token_id in enumerate(top.tolist()):
         p, ahead = (float(after_k[at]), float(before[at])) if at < TOP_K else (0.0, 1.0)
         numbers = (float(scores[token_id]), float(plain[at]), float(cooled[at]))
         lines.append(Candidate(token_id, *numbers, at < TOP_K, p, ahead, at < TOP_K and ahead < TOP_P))
@@ -213,11 +192,11 @@ def candidates(shown: int = 11) -> list[Candidate]:
 def by_generator(prompts: Sequence[str], new_tokens: int = 14) -> str:
     """Row 0's text where one random generator serves all rows in turn; temperature 0.8 among the 50 best."""
     generator = torch.Generator().manual_seed(7)
-    texts = [gpt2_tokenizer().encode(prompt) for prompt in prompts]
+    texts = list(map(encode, prompts))
     for _ in range(new_tokens):
         for at, ids in enumerate(texts):
-            best = (logits(torch.tensor([ids]))[0, -1].double() / TEMPERATURE).topk(50)
+            top = (logits(torch.tensor([ids]))[0, -1].double() / TEMPERATURE).topk(50)
             drawn = torch.rand((), dtype=torch.float64, generator=generator)
-            rank = int((best.values.softmax(-1).cumsum(-1) < drawn).sum())
-            texts[at] = [*ids, int(best.indices[rank])]
-    return gpt2_tokenizer().decode(texts[0])
+            rank = int((top.values.softmax(-1).cumsum(-1) < drawn).sum())
+            texts[at] = [*ids, int(top.indices[rank])]
+    return decode(texts[0])

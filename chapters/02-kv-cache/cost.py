@@ -11,7 +11,7 @@ from nanobench.micro.attention import AttentionReport, Backend
 from nanobench.report.intervals import claimed
 from nanobench.report.values import factor, seconds, share, size
 from nanobook.examples import load as load_file
-from nanobook.examples import results
+from nanobook.examples import only, results
 from nanobook.text.marker_values import load
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.model.config import PRESETS, ModelConfig
@@ -78,8 +78,7 @@ def attention() -> AttentionReport:
 
 def backend(what: str, batch: int, mask: str) -> Backend:
     """One call of SDPA."""
-    (found,) = (b for b in attention().backends if (b.what, b.batch, b.mask) == (what, batch, mask))
-    return found
+    return only(attention().backends, what=what, batch=batch, mask=mask)
 
 
 def _over_fast(what: str, batch: int, mask: str) -> str:

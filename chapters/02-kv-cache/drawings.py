@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, Drawing
 from nanobench.report.values import size
 from nanobook.examples import load
+from nanobook.figures.sketch import Sketch, charted, sketched
+from nanobook.running import encode, word
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
@@ -27,40 +27,14 @@ def drawings() -> list[Drawing]:
     return [columns(), slots(), masks(), memory()]
 
 
-def square(ax: Axes, at: tuple[float, float], kind: str, width: float = 0.92) -> None:
-    """A cell: `new` is computed or written in this step, `read` is read, `hidden` is there and not read, or `empty`."""
-    look = {"facecolor": GROUND, "edgecolor": MUTED, "linewidth": 1.1}
-    look |= {"facecolor": ACCENT, "edgecolor": ACCENT} if kind == "new" else {}
-    look |= {"hatch": "////"} if kind == "hidden" else {}
-    look |= {"linestyle": ":"} if kind == "empty" else {}
-    ax.add_patch(Rectangle(at, width, 0.78, **look))
-    if kind == "read":
-        ax.add_patch(Rectangle(at, width, 0.78, facecolor=ACCENT, alpha=0.22, edgecolor="none"))
-
-
 def columns() -> Drawing:
     """Chapter 1's staircase with a cache: what a step computes, and what it reads of earlier steps."""
     computed = naive.cached_columns(PROMPT, NEW)
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(12.5, 7.7)
-        boxes.write(ax, (1.0, 0.25), "position", MUTED, 9.5)
-        for at in range(PROMPT + NEW - 1):
-            boxes.write(ax, (1.46 + at, 0.66), str(at), MUTED, 9.5, "center")
-        for step in range(NEW):
-            y, seen = 0.95 + 0.9 * step, PROMPT + step
-            boxes.write(ax, (0.88, y + 0.39), f"step {step}", align="right")
-            for position in range(seen):
-                square(ax, (1.0 + position, y), "new" if step == 0 or position == seen - 1 else "read")
-            boxes.write(ax, (9.45, y + 0.39), "3 columns" if step == 0 else "1 column")
-        y = 0.95 + 0.9 * NEW + 0.32
-        for x, kind, text in (
-            (1.0, "new", f"computed: {computed}"),
-            (6.0, "read", "keys and values read from the cache"),
-        ):
-            square(ax, (x, y), kind)
-            boxes.write(ax, (x + 1.05, y + 0.39), text)
-        return figure
+    @sketched(12.5, 7.7)
+    def draw(on: Sketch) -> None:
+        boxes.staircase(on, "read", lambda step: "3 columns" if step == 0 else "1 column")
+        boxes.legend(on, ((1.0, "new", f"computed: {computed}"), (6.0, "read", "keys and values read from the cache")))
 
     alt = (
         f"Generation of {NEW} tokens after a prompt of {PROMPT} with a cache: the first step computes {PROMPT} "
@@ -75,26 +49,25 @@ def columns() -> Drawing:
 
 def slots() -> Drawing:
     """The cache of the running example: after the prompts, and after two decode steps."""
-    words = [[run.word(i) for i in run.text_ids(row, 2)] for row in range(2)]
-    lengths = [len(run.encode(prompt)) for prompt in run.PROMPTS]
+    words = [[word(i) for i in run.text_ids(row, 2)] for row in range(2)]
+    lengths = [len(encode(prompt)) for prompt in run.PROMPTS]
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(12.4, 5.75)
+    @sketched(12.4, 5.75)
+    def draw(on: Sketch) -> None:
         for panel, (title, extra) in enumerate((("after the prompts", 0), ("after two decode steps", 2))):
             top = 0.75 + 2.8 * panel
-            boxes.write(ax, (0.1, top - 0.42), title, size=11)
+            on.write((0.1, top - 0.42), title, size=11)
             for slot in range(SLOTS):
-                boxes.write(ax, (2.86 + 1.6 * slot, top), f"slot {slot}", MUTED, 9.5, "center")
+                on.write((2.86 + 1.6 * slot, top), f"slot {slot}", MUTED, 9.5, "center")
             for row in range(2):
                 y = top + 0.25 + 0.95 * row
-                boxes.write(ax, (1.9, y + 0.39), f"row {row}", align="right")
+                on.write((1.9, y + 0.39), f"row {row}", align="right")
                 for slot in range(SLOTS):
                     filled = slot < lengths[row] + extra
                     new = filled and (panel == 0 or slot >= lengths[row])
-                    square(ax, (2.1 + 1.6 * slot, y), "new" if new else "read" if filled else "empty", 1.52)
+                    on.square((2.1 + 1.6 * slot, y), "new" if new else "read" if filled else "empty", 1.52)
                     text = words[row][slot] if filled else ""
-                    boxes.write(ax, (2.86 + 1.6 * slot, y + 0.39), text, GROUND if new else None, 10, "center")
-        return figure
+                    on.write((2.86 + 1.6 * slot, y + 0.39), text, GROUND if new else None, 10, "center")
 
     def held(row: int, extra: int) -> str:
         return " ".join(words[row][: lengths[row] + extra])
@@ -126,27 +99,21 @@ def masks() -> Drawing:
         ("decode, is_causal", [5], [[slot == 0 for slot in range(SLOTS)]]),
     ]  # fmt: skip
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(15.6, 7.2)
+    @sketched(15.6, 7.2)
+    def draw(on: Sketch) -> None:
         for at, (title, positions, table) in enumerate(panels):
             left, top = 1.75 + 7.4 * (at % 2), 0.75 + 3.95 * (at // 2)
-            boxes.write(ax, (left, top - 0.45), title, size=11)
+            on.write((left, top - 0.45), title, size=11)
             for slot in range(SLOTS):
-                boxes.write(ax, (left + 0.46 + slot, top), str(slot), MUTED, 9.5, "center")
+                on.write((left + 0.46 + slot, top), str(slot), MUTED, 9.5, "center")
             for line, (position, reads) in enumerate(zip(positions, table, strict=True)):
                 y = top + 0.25 + 0.9 * line
-                boxes.write(ax, (left - 0.15, y + 0.39), f"query {position}", align="right", size=9.5)
+                on.write((left - 0.15, y + 0.39), f"query {position}", align="right", size=9.5)
                 for slot, seen in enumerate(reads):
                     written = slot <= max(positions)
-                    square(ax, (left + slot, y), "new" if seen else "hidden" if written else "empty")
-        for x, kind, text in (
-            (1.75, "new", "read"),
-            (5.0, "hidden", "hidden, though it is written"),
-            (11.2, "empty", "empty"),
-        ):
-            square(ax, (x, 6.3), kind)
-            boxes.write(ax, (x + 1.05, 6.69), text)
-        return figure
+                    on.square((left + slot, y), "new" if seen else "hidden" if written else "empty")
+        shown = (1.75, "new", "read"), (5.0, "hidden", "hidden, though it is written"), (11.2, "empty", "empty")
+        boxes.legend(on, shown, 6.3)
 
     def said(positions: list[int], table: list[list[bool]]) -> str:
         parts = []
@@ -168,9 +135,8 @@ def memory() -> Drawing:
     for rows in (8, 64, 256, 512):
         bars.append((f"{rows} rows", cost.cache_bytes(rows=rows), cost.cache_bytes(rows=rows, slots=used)))
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 3.0), layout=None)
-        ax = figure.subplots()
+    @charted(3.0, left=0.11, top=0.96, bottom=0.19)
+    def draw(ax: Axes) -> None:
         names, whole, filled = zip(*bars, strict=True)
         at = range(len(bars))
         ax.barh(at, [b / 1e9 for b in whole], height=0.62, facecolor=GROUND, edgecolor=ACCENT, hatch="////")
@@ -179,14 +145,11 @@ def memory() -> Drawing:
         for y, b in enumerate(whole):
             ax.text(b / 1e9, y, f"  {size(b)}", va="center", fontsize=10.5)
         ax.set_yticks(at, names)
-        ax.set_ylim(len(bars) - 0.4, -0.6)
-        ax.set_xlim(0, 23)
+        ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(0, 23))
         ax.set_xlabel(
             "GB in bfloat16; filled: what 256 tokens a row use, hatched: kept for tokens that may come", loc="left"
         )
         ax.grid(axis="y", visible=False)
-        figure.subplots_adjust(left=0.11, right=0.985, top=0.96, bottom=0.19)
-        return figure
 
     rows = tuple((name, size(whole), size(filled) if filled else "–") for name, whole, filled in bars)
     parts = [

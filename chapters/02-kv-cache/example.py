@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanobook.examples import load, print_blocks
+from nanobook.running import best, decode, show, show_fault, word
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.verify import verify_tokens
 
@@ -21,14 +22,14 @@ work, memory, how_far, NUMBERS = cost.work, cost.memory, cost.how_far, cost.NUMB
 def same_again() -> None:
     """One key of an old token, in the naive engine's first four steps; and where every query reads every key."""
     ids = run.text_ids(0, 3)
-    print(f"{'step':6}{'text':40}key of {run.word(ids[1])}{'':17}where all read all")
+    print(f"{'step':6}{'text':40}key of {word(ids[1])}{'':17}where all read all")
     for step in range(4):
         seen = ids[: 3 + step]
         cells = []
         for both_ways in (False, True):
             key = run.states(seen, both_ways)[run.LAYER][1][1, run.HEAD, :4]
             cells.append(" ".join(f"{number:6.3f}" for number in key.tolist()))
-        text = run.one.gpt2_tokenizer().decode(seen)
+        text = decode(seen)
         print(f"{step:<6}{text:40}{cells[0]:31}{cells[1]}")
 
 
@@ -47,9 +48,9 @@ def what_changes() -> None:
 
 def newest_alone() -> None:
     """The loop that feeds the newest token alone, without a cache and with one."""
-    run.show("the whole text", run.one.continued(run.PROMPTS[0], run.NEW))
-    run.show("the newest token alone", run.one.continued(run.PROMPTS[0], run.NEW, seen=1))
-    run.show("alone, with a cache", run.continued(run.PROMPTS[:1])[0])
+    show("the whole text", run.one.continued(run.PROMPTS[0], run.NEW))
+    show("the newest token alone", run.one.continued(run.PROMPTS[0], run.NEW, seen=1))
+    show("alone, with a cache", run.continued(run.PROMPTS[:1])[0])
 
 
 def slots() -> None:
@@ -58,14 +59,14 @@ def slots() -> None:
         ("slot = position", ""), ("slot = place in step", "column-is-slot"),
         ("offset counted twice", "offset-counted-twice"),
     ):  # fmt: skip
-        run.show(label, run.continued(run.PROMPTS[:1], "2.2" if name else "", name)[0])
+        show(label, run.continued(run.PROMPTS[:1], "2.2" if name else "", name)[0])
 
 
 def top_left() -> None:
     """One query at position 5 and the cache's six keys, by PyTorch's is_causal and by position."""
     ids = run.text_ids(0, 3)
     q, k, _ = (part[:, run.HEAD] for part in run.states(ids)[run.LAYER])
-    print(f"{'the newest query, a key a column':36}" + "".join(f"{run.word(i):>9}" for i in ids))
+    print(f"{'the newest query, a key a column':36}" + "".join(f"{word(i):>9}" for i in ids))
     for label, mask in (("is_causal", torch.ones(1, 6).tril().bool()), ("by position", torch.ones(1, 6).bool())):
         scores = (q[5:] @ k.T / k.shape[-1] ** 0.5).masked_fill(~mask, -torch.inf)
         print(f"{label:36}" + "".join(f"{p:9.3f}" for p in scores.softmax(-1)[0].tolist()))
@@ -76,26 +77,26 @@ def masks_at_work() -> None:
     for label, name in (
         ("by position", ""), ("triangle of columns", "triangle-at-the-top-left"), ("own slot hidden", "itself-hidden"),
     ):  # fmt: skip
-        run.show(label, run.continued(run.PROMPTS[:1], "2.3" if name else "", name)[0])
+        show(label, run.continued(run.PROMPTS[:1], "2.3" if name else "", name)[0])
 
 
 def padded() -> None:
     """Row 1 beside row 0, where it goes on at its own length and where at the padded one."""
-    run.show("row 1 alone", run.continued(run.PROMPTS[1:])[0])
-    run.show("beside row 0", run.continued()[1])
-    run.show("continues at 3, not 2", run.continued(id="2.4", name="padded-length")[1])
-    run.show("continues at 19", run.continued([LONG, run.PROMPTS[1]], "2.4", "padded-length")[1])
+    show("row 1 alone", run.continued(run.PROMPTS[1:])[0])
+    show("beside row 0", run.continued()[1])
+    show("continues at 3, not 2", run.continued(id="2.4", name="padded-length")[1])
+    show("continues at 19", run.continued([LONG, run.PROMPTS[1]], "2.4", "padded-length")[1])
 
 
 def padded_on_the_left() -> None:
     """What follows row 1 with its padding on the left."""
     right = run.one.probs(1)
-    print(f"{'without padding':44}{run.best(right)}")
+    print(f"{'without padding':44}{best(right)}")
     for label, hidden, own in (
         ("on the left", False, False), ("on the left, hidden", True, False),
         ("on the left, hidden, positions of its own", True, True),
     ):  # fmt: skip
-        print(f"{label:44}{run.best(run.left_padded(hidden, own))}")
+        print(f"{label:44}{best(run.left_padded(hidden, own))}")
 
 
 def proof() -> None:
@@ -104,10 +105,7 @@ def proof() -> None:
     print(f"{'dense':24}{verify_tokens(llm.forward_logits, llm.generate(list(run.PROMPTS), params), params)}")
     with run.wrong("2.3", "itself-hidden"):
         told = llm.generate(list(run.PROMPTS), params)
-    try:
-        verify_tokens(llm.forward_logits, told, params)
-    except AssertionError as error:
-        run.show("one key hidden", str(error))
+    show_fault("one key hidden", llm.forward_logits, told, params)
 
 
 def hidden_slots() -> None:
@@ -129,8 +127,8 @@ def refilled() -> None:
     prompts = [run.PROMPTS[0], run.PROMPTS[1]]
     params = SamplingParams(max_tokens=run.NEW, temperature=0)
     told = LLM(run.model(), engine="dense", max_batch=1).generate(prompts, params)
-    run.show("first in the row", prompts[0] + told[0].text)
-    run.show("then, in the same slots", prompts[1] + told[1].text)
+    show("first in the row", prompts[0] + told[0].text)
+    show("then, in the same slots", prompts[1] + told[1].text)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanobook.examples import load
+from nanobook.running import encode, model
 from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.none import NoCache
 from nanoinfer.model.batch import Batch
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
 one = load(here.parent / "01-naive" / "running.py")
-PROMPTS, model, word, show = one.PROMPTS, one.model, one.word, one.show
+PROMPTS = one.PROMPTS
 BothWays = one.NoMask  # every query reads every key
 LAYER, HEAD = 4, 2  # of the keys that are shown
 NEW = 14
@@ -103,15 +103,3 @@ def left_padded(hidden: bool, own_positions: bool) -> Tensor:
         rectangle.positions[3:] = torch.tensor([0, 0, 1])
     probs: Tensor = model()(rectangle, LeftPadded(hidden))[1].softmax(-1)
     return probs
-
-
-def best(probs: Tensor, count: int = 3) -> str:
-    """The most probable tokens, with their probabilities."""
-    top = probs.topk(count)
-    return "  ".join(f"{word(i)} {p:.3f}" for i, p in zip(top.indices.tolist(), top.values.tolist(), strict=True))
-
-
-def encode(text: str) -> list[int]:
-    """Token ids of a text."""
-    ids: list[int] = gpt2_tokenizer().encode(text)
-    return ids

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
-from nanobench.report.figures.style import ACCENT, MUTED, PEERS, TEXT, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, MUTED, PEERS, TEXT, Drawing
 from nanobook.examples import load
 from nanobook.figures.kernel_walk import walk
+from nanobook.figures.sketch import Sketch, charted, sketched
+from nanobook.running import word
 
 here = Path(__file__).parent
-run, boxes = load(here / "running.py"), load(here.parent / "01-naive" / "boxes.py")
+run = load(here / "running.py")
 ROOM = 1024  # slots of a row in the dense cache
 
 
@@ -28,32 +30,31 @@ def pool() -> Drawing:
     held = run.pool()
     owner = {block: (row, at) for row, table in enumerate(held.tables) for at, block in enumerate(table)}
     inside = {
-        block: [run.word(i).strip('" ') or "'" for i in held.texts[row][at * run.BLOCK : (at + 1) * run.BLOCK]]
+        block: [word(i).strip('" ') or "'" for i in held.texts[row][at * run.BLOCK : (at + 1) * run.BLOCK]]
         for block, (row, at) in owner.items()
     }
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 10)
+    @sketched(16, 10)
+    def draw(on: Sketch) -> None:
         colors = (ACCENT, *PEERS[:2])
-        ax.text(0.2, 0.45, "tables", fontsize=11.5)
+        on.ax.text(0.2, 0.45, "tables", fontsize=11.5)
         for row, table in enumerate(held.tables):
             y = 0.85 + 0.85 * row
-            ax.text(0.2, y + 0.35, f"row {row}", va="center", color=MUTED)
+            on.ax.text(0.2, y + 0.35, f"row {row}", va="center", color=MUTED)
             for at in range(4):
                 taken = at < len(table)
-                boxes.filled(ax, (1.4 + 0.9 * at, y), (0.8, 0.7), colors[row] if taken else None)
+                on.filled((1.4 + 0.9 * at, y), (0.8, 0.7), colors[row] if taken else None)
                 if taken:
-                    ax.text(1.8 + 0.9 * at, y + 0.36, str(table[at]), ha="center", va="center")
-        ax.text(0.2, 3.9, f"the pool: {run.BLOCKS} blocks of {run.BLOCK} tokens", fontsize=11.5)
+                    on.ax.text(1.8 + 0.9 * at, y + 0.36, str(table[at]), ha="center", va="center")
+        on.ax.text(0.2, 3.9, f"the pool: {run.BLOCKS} blocks of {run.BLOCK} tokens", fontsize=11.5)
         for block in range(run.BLOCKS):
             x, y = 0.2 + 3.95 * (block % 4), 4.25 + 1.42 * (block // 4)
             row = owner[block][0] if block in owner else None
-            boxes.filled(ax, (x, y), (3.75, 1.2), colors[row] if row is not None else None)
+            on.filled((x, y), (3.75, 1.2), colors[row] if row is not None else None)
             label = f"{block}: row {row}" if row is not None else f"{block}: free"
-            ax.text(x + 0.12, y + 0.3, label, fontsize=9, va="center", color=MUTED if row is None else TEXT)
+            on.ax.text(x + 0.12, y + 0.3, label, fontsize=9, va="center", color=MUTED if row is None else TEXT)
             for at, name in enumerate(inside.get(block, ())):
-                ax.text(x + 0.12 + 0.9 * at, y + 0.82, name, fontsize=8, va="center")
-        return figure
+                on.ax.text(x + 0.12 + 0.9 * at, y + 0.82, name, fontsize=8, va="center")
 
     told = "; ".join(f"row {row}: {', '.join(map(str, table))}" for row, table in enumerate(held.tables))
     alt = (
@@ -69,22 +70,19 @@ def room() -> Drawing:
     lengths = run.RAGGED
     paged = [-(-length // 16) * 16 for length in lengths]
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 2.7), layout=None)
+    @charted(2.7, 1, 2, share="y", left=0.12, top=0.88, bottom=0.21, wspace=0.07)
+    def draw(*axes: Axes) -> None:
         for ax, taken, title in zip(
-            figure.subplots(1, 2, sharey=True), ([ROOM] * 4, paged), ("dense: 1024 slots a row", "paged: blocks of 16"),
+            axes, ([ROOM] * 4, paged), ("dense: 1024 slots a row", "paged: blocks of 16"),
             strict=True,
         ):  # fmt: skip
             ax.barh(range(4), taken, height=0.62, color="none", edgecolor=MUTED, hatch="////", linewidth=1.0)
             ax.barh(range(4), lengths, height=0.62, color=ACCENT)
-            ax.set_title(title)
-            ax.set_xlim(0, ROOM * 1.02)
-            ax.set_ylim(3.6, -0.6)
             ax.set_yticks(range(4), [f"{length} tokens" for length in lengths])
-            ax.set_xlabel("slots; hatched: taken, without a token")
             ax.grid(axis="y", visible=False)
-        figure.subplots_adjust(left=0.12, right=0.985, top=0.88, bottom=0.21, wspace=0.07)
-        return figure
+            ax.set(
+                title=title, xlim=(0, ROOM * 1.02), ylim=(3.6, -0.6), xlabel="slots; hatched: taken, without a token"
+            )
 
     alt = (
         f"Four rows of {', '.join(map(str, lengths))} tokens in two caches. The dense one takes {ROOM} slots for each, "

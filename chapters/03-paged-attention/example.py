@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +12,7 @@ import torch
 
 from nanobench.report.values import size
 from nanobook.examples import load, print_blocks
+from nanobook.running import interpreted, output, show, show_fault, word
 from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache import paged
@@ -31,23 +29,15 @@ GPT2 = PRESETS["gpt2"]
 TOKEN = GPT2.kv_numbers * 2  # bytes of keys and values of one token, in bfloat16
 
 
-def interpreted(file: str, *names: str) -> None:
-    """What a file of kernels prints in Triton's interpreter, which is chosen before Python starts."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(here / file), *names]
-    print(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout, end="")
-
-
 def small_file() -> None:
     """What small.py prints."""
-    command = [sys.executable, str(here / "small.py")]
-    print(subprocess.run(command, capture_output=True, text=True, check=True).stdout, end="")
+    print(output(here / "small.py"), end="")
 
 
 programs, masked, sums, both = (
-    partial(interpreted, "first_kernel.py", name) for name in ("programs", "masks", "sums", "both")
+    partial(interpreted, here / "first_kernel.py", name) for name in ("programs", "masks", "sums", "both")
 )
-smallest = partial(interpreted, "small_kernel.py")
+smallest = partial(interpreted, here / "small_kernel.py")
 
 
 def room() -> None:
@@ -66,7 +56,7 @@ def tables() -> None:
     for row, (table, text) in enumerate(zip(held.tables, held.texts, strict=True)):
         print(f"row {row}   table {', '.join(map(str, table))}")
         for at, block in enumerate(table):
-            words = " ".join(run.word(i) for i in text[at * run.BLOCK : (at + 1) * run.BLOCK])
+            words = " ".join(word(i) for i in text[at * run.BLOCK : (at + 1) * run.BLOCK])
             print(f"        block {block:<3} {words}")
     print(f"free    {', '.join(map(str, sorted(held.cache.blocks.free)))}")
 
@@ -79,7 +69,7 @@ def slots() -> None:
     for at in (2, 3, 4, 5, 8):
         block = held.tables[0][at // run.BLOCK]
         place = at % run.BLOCK
-        name, slot = run.word(held.texts[0][at]), block * run.BLOCK + place
+        name, slot = word(held.texts[0][at]), block * run.BLOCK + place
         print(f"{at:>8}  {name:10} {at // run.BLOCK:>19}  {block:>5}  {place:>5}  {slot:>4}")
 
 
@@ -87,8 +77,8 @@ def neighbours() -> None:
     """The text with every token written behind the slot of the row's first."""
     right, wrong = run.continued(), run.continued(("3.2", "neighbours"))
     print("blocks of 16 tokens, as in the engine")
-    run.show("by the table", right[1])
-    run.show("as if contiguous", wrong[1])
+    show("by the table", right[1])
+    show("as if contiguous", wrong[1])
 
 
 def growing() -> None:
@@ -106,18 +96,15 @@ def late_by_one() -> None:
     """Row 1 where the newest token is not counted."""
     right, wrong = run.continued(), run.continued(("3.1", "newest-left-out"))
     for row in (1, 0):
-        run.show(f"row {row}", right[row])
-        run.show("newest not counted", wrong[row])
+        show(f"row {row}", right[row])
+        show("newest not counted", wrong[row])
 
 
 def proof() -> None:
     """The paged engine's tokens held against the oracle, and those of an engine that writes to neighbors' slots."""
     oracle, params = LLM(run.model(), engine="naive").forward_logits, SamplingParams(max_tokens=24, **run.GREEDY)
     print(f"{'paged':24}{verify_tokens(oracle, run.completed(), params)}")
-    try:
-        verify_tokens(oracle, run.completed(("3.2", "neighbours")), params)
-    except AssertionError as error:
-        run.show("to a neighbor's slot", str(error))
+    show_fault("to a neighbor's slot", oracle, run.completed(("3.2", "neighbours")), params)
 
 
 def reservations() -> None:

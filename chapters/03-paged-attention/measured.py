@@ -9,51 +9,34 @@ from __future__ import annotations
 import statistics
 import textwrap
 from collections.abc import Callable
+from functools import partial
 
 from nanobench.core.records import Spread
-from nanobench.micro.fixed_pool import short_lengths
-from nanobench.micro.kv_usage import CacheUsage, KVUsageReport
+from nanobench.micro.kv_usage import CacheUsage, KVUsageReport, short_lengths
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
 from nanobench.micro.ragged import RaggedReport
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.report.intervals import claimed
 from nanobench.report.values import seconds, share, size
-from nanobook.examples import results
+from nanobook.examples import only, results
 from nanoinfer.model.config import PRESETS
 
 HEADS, HEAD_SIZE, BYTES = 12, 64, 2  # gpt2's, bfloat16
 WALK = 2 * 1024 * HEAD_SIZE * BYTES  # bytes of keys and values that one program reads of 1024 tokens
 
 
-def kernels() -> KernelReport:
-    """The kernel alone. ValueError with the command that makes it."""
-    return results(KernelReport, "h200-kernels", "kernels")
-
-
-def ragged() -> RaggedReport:
-    """Attention for rows that bring different numbers of tokens. ValueError with the command that makes it."""
-    return results(RaggedReport, "h200-ragged", "ragged")
-
-
-def kv_usage() -> KVUsageReport:
-    """What both caches hold. ValueError with the command that makes it."""
-    return results(KVUsageReport, "h200-memory", "memory")
-
-
-def recompiles() -> RecompileReport:
-    """What Triton compiled while contexts grew. ValueError with the command that makes it."""
-    return results(RecompileReport, "h200-recompiles", "recompiles")
+kernels = partial(results, KernelReport, "h200-kernels", "kernels")  # the kernel alone
+ragged = partial(results, RaggedReport, "h200-ragged", "ragged")  # rows that bring different numbers of tokens
+kv_usage = partial(results, KVUsageReport, "h200-memory", "memory")  # what both caches hold
+recompiles = partial(results, RecompileReport, "h200-recompiles", "recompiles")  # what Triton compiled
 
 
 def time_of(batch: int, context: int, variant: str) -> KernelTime:
     """One measured call. variant: "sdpa", "sdpa, mask", "chosen" for what the engine runs, or a number of splits."""
-    here = [t for t in kernels().times if (t.batch, t.context) == (batch, context)]
-    if variant == "chosen":
-        (found,) = [t for t in here if t.chosen]
-    else:
-        name = f"paged, block 16, splits {variant}" if variant.isdigit() else variant
-        (found,) = [t for t in here if t.arm == name]
-    return found
+    name = f"paged, block 16, splits {variant}" if variant.isdigit() else variant
+    return only(
+        kernels().times, batch=batch, context=context, **{"chosen": True} if name == "chosen" else {"arm": name}
+    )
 
 
 def split_times() -> None:
@@ -101,8 +84,7 @@ def ragged_time(case: str, variant: str = "ragged kernel") -> float:
 
 
 def _ragged(case: str, variant: str) -> Spread:
-    (found,) = [t for t in ragged().attention if (t.case, t.arm) == (case, variant)]
-    return found.seconds
+    return only(ragged().attention, case=case, arm=variant).seconds
 
 
 def ragged_times() -> None:
@@ -167,13 +149,11 @@ def fixed_pool_table() -> None:
 
 
 def _usage(engine: str) -> CacheUsage:
-    (found,) = [h for h in kv_usage().held if h.engine == engine]
-    return found
+    return only(kv_usage().held, engine=engine)
 
 
 def _pool_seconds(engine: str) -> Spread:
-    (found,) = [s for s in kv_usage().squeezed if s.engine == engine]
-    return found.seconds
+    return only(kv_usage().squeezed, engine=engine).seconds
 
 
 def _walk() -> float:

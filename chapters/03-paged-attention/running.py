@@ -6,7 +6,6 @@ Triton are needed.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,26 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanobook.running import model
 from nanocourse.exercises import answers
 from nanoinfer import LLM, Completion, SamplingParams
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine.engine import Engine, Sequence
 from nanoinfer.model.batch import Batch
-from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import load_model
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")
 BLOCK, BLOCKS, STEPS = 4, 16, 6  # tokens of a block; blocks of the pool; decode steps that have been made
 ROW, LAYER, HEAD = 2, 4, 3  # of the attention that is shown: the highest score stands in the second page
 RAGGED = (20, 40, 100, 300)  # tokens of the four rows whose waste is counted
 GREEDY = {"temperature": 0, "ignore_eos": True}
-
-
-@cache
-def model() -> GPT2:
-    """The small model, in float64."""
-    return load_model("small", torch.device("cpu"), torch.float64)
 
 
 @dataclass(frozen=True)
@@ -65,11 +56,6 @@ def pool() -> Pool:
     texts = [s.tokens[:-1] for s in engine.running]  # the newest is not fed
     slots = [s.row for s in engine.running]
     return Pool(paged, texts, [list(paged.blocks.owned[slot]) for slot in slots], slots, steps)
-
-
-def word(token_id: int) -> str:
-    """A token in quotation marks, so that a space before it is seen."""
-    return f'"{gpt2_tokenizer().decode([token_id])}"'.replace("\n", "\\n")
 
 
 def head_of(row: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,9 +89,3 @@ def completed(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **op
 def continued(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[str]:
     """Greedy texts, the prompts' own included."""
     return [prompt + row.text for prompt, row in zip(PROMPTS, completed(mistake, new_tokens, **options), strict=True)]
-
-
-def show(label: str, text: str) -> None:
-    """A label and a text in quotation marks, wrapped."""
-    text = '"' + text.replace("\n", "\\n") + '"'
-    print(textwrap.fill(text, 100, initial_indent=f"{label:24}", subsequent_indent=" " * 24))

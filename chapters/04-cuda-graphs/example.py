@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -16,6 +13,7 @@ import torch
 
 from nanobench.micro.graphs import padded_share
 from nanobook.examples import load, print_blocks
+from nanobook.running import decode, encode, show, word
 from nanocourse.exercises.chapters import run_file
 from nanoinfer import SamplingParams
 from nanoinfer.cache.ragged import CapturedRagged
@@ -23,7 +21,6 @@ from nanoinfer.engine.fake_graph import CaptureRefused, record
 from nanoinfer.engine.graphs import PREFILL_TOKENS, Key, ladder
 from nanoinfer.engine.step import Rows
 from nanoinfer.model.config import PRESETS
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")
@@ -63,8 +60,8 @@ def escaped() -> None:
     with run.attention_escapes():
         wrong = run.llm()
         told = run.told(wrong)
-    run.show("right", texts[0])
-    run.show("attention escaped", told[0])
+    show("right", texts[0])
+    show("attention escaped", told[0])
     left = round(10 * operations(wrong) / operations(made))  # a rough number, as PyTorch's operations change
     print(f"a replay of the second does about {left} in 10 of the first one's PyTorch operations")
 
@@ -110,7 +107,7 @@ def addresses() -> None:
     """One word after the other through a recorded step of small.py, handed over in two ways."""
     file = small()
     words = ["They", "When", "I"]
-    ids = [gpt2_tokenizer().encode(word)[0] for word in words]
+    ids = [encode(name)[0] for name in words]
     file.position.zero_()
     graph, _ = record(partial(file.step, 1))
     buffer, rows = file.token, []
@@ -124,11 +121,11 @@ def addresses() -> None:
                 buffer[:1].copy_(torch.tensor([id]))
             read = int(buffer[0])
             graph.replay()
-            rows.append(f"{run.word(read):8} -> {run.word(int(buffer[0])):8}")
+            rows.append(f"{word(read):8} -> {word(int(buffer[0])):8}")
         file.token = buffer
     print(f"{'fed':8} {'as a new tensor':22} {'copied into the old one'}")
-    for word, fresh, copied in zip(words, rows[:3], rows[3:], strict=True):
-        print(f'"{word}"'.ljust(9) + f"{fresh:23}{copied}")
+    for name, fresh, copied in zip(words, rows[:3], rows[3:], strict=True):
+        print(f'"{name}"'.ljust(9) + f"{fresh:23}{copied}")
 
 
 def position_baked() -> None:
@@ -137,8 +134,8 @@ def position_baked() -> None:
     with run.position_is_a_number():
         told = run.told(run.llm())
     for at in (0, 2):
-        run.show("right", texts[at])
-        run.show("position is a number", told[at])
+        show("right", texts[at])
+        show("position is a number", told[at])
 
 
 def key_too_short() -> None:
@@ -146,8 +143,8 @@ def key_too_short() -> None:
     good = run.told(run.llm("dense-graph", read_multiple=16))
     with run.key_without_length():
         bad = run.told(run.llm("dense-graph", read_multiple=16))
-    run.show("right", good[1])
-    run.show("key without the length", bad[1])
+    show("right", good[1])
+    show("key without the length", bad[1])
 
 
 def keys() -> None:
@@ -170,14 +167,14 @@ def noise_baked() -> None:
     good, wrong = run.llm(), run.llm()
     run.noise_is_a_number(wrong)
     for label, made in (("right", good), ("noise baked", wrong)):
-        run.show(label, run.told(made, params)[1])
+        show(label, run.told(made, params)[1])
 
 
 def warmed() -> None:
     """A text of small.py, with the warm-up of a capture in the middle of it."""
     file, texts = small(), []
     for warm_at in (None, 8):
-        ids = gpt2_tokenizer().encode(run.PROMPTS[0])
+        ids = encode(run.PROMPTS[0])
         file.position.zero_()
         for at in range(27):
             if at == warm_at:
@@ -186,9 +183,9 @@ def warmed() -> None:
             file.step(1)
             if len(ids) == at + 1:
                 ids.append(int(file.token[0]))
-        texts.append(gpt2_tokenizer().decode(ids))
-    run.show("captured before", texts[0])
-    run.show("in the middle", texts[1])
+        texts.append(decode(ids))
+    show("captured before", texts[0])
+    show("in the middle", texts[1])
 
 
 @torch.inference_mode()
@@ -208,8 +205,8 @@ def nobody() -> None:
     print(f"{'row':5}{'live':>6}{'token':>12}{'position':>10}{'writes to slot':>16}{'reads slots':>13}{'keeps':>12}")
     for row in range(4):
         token, position, _, live = fed[:4, row].tolist()
-        cells = f"{live:>6}{run.word(token):>12}{position:>10}{slots[row]:>16}{int(plan.lengths[row]):>13}"
-        print(f"{row:<5}{cells}{run.word(int(rows.token[row])):>12}")
+        cells = f"{live:>6}{word(token):>12}{position:>10}{slots[row]:>16}{int(plan.lengths[row]):>13}"
+        print(f"{row:<5}{cells}{word(int(rows.token[row])):>12}")
     steps.close()
 
 
@@ -220,7 +217,7 @@ def nobody_moves_on() -> None:
         for turn in ("first", "second"):
             try:
                 told = run.told(made)
-                run.show(f"{turn} generation", told[0])
+                show(f"{turn} generation", told[0])
             except (IndexError, RuntimeError):
                 print(f"{f'{turn} generation':24}an index is out of bounds: row 3 is past the end of its table")
 
@@ -247,13 +244,13 @@ def kept() -> None:
     """A result that is kept over the next replay, as it is and as a copy."""
     file = small()
     file.position.zero_()
-    file.token[0] = gpt2_tokenizer().encode("There")[0]
+    file.token[0] = encode("There")[0]
     graph, _ = record(partial(file.step, 1))
     graph.replay()
     held, copied = file.token[:1].detach(), file.token[:1].clone()
-    print(f"after the first replay    kept {run.word(int(held))}   copied {run.word(int(copied))}")
+    print(f"after the first replay    kept {word(int(held))}   copied {word(int(copied))}")
     graph.replay()
-    print(f"after the second replay   kept {run.word(int(held))}   copied {run.word(int(copied))}")
+    print(f"after the second replay   kept {word(int(held))}   copied {word(int(copied))}")
 
 
 def found() -> None:
@@ -283,8 +280,7 @@ def found() -> None:
 
 def cut(text: str, prompt: str, tokens: int) -> str:
     """The prompt and the first new tokens of a text."""
-    encode = gpt2_tokenizer().encode
-    return gpt2_tokenizer().decode(encode(text)[: len(encode(prompt)) + tokens])
+    return decode(encode(text)[: len(encode(prompt)) + tokens])
 
 
 def breaks(made: Any, oracle: list[str]) -> bool:
@@ -293,15 +289,6 @@ def breaks(made: Any, oracle: list[str]) -> bool:
         return bool(run.told(made) != oracle)
     except (IndexError, RuntimeError):
         return True
-
-
-def small_file() -> None:
-    """small.py as a program, on a machine without a GPU."""
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(here / "small.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    for row, text in enumerate(done.stdout.rstrip("\n").split("\n---\n")):
-        run.show(f"row {row}", text.rstrip())
 
 
 NUMBERS: dict[str, Callable[[], str]] = {

@@ -7,6 +7,7 @@ bench/results/h200-NAME.json`; `python -m nanobook prose` then fills the numbers
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from nanobench.core.records import Report
@@ -17,7 +18,7 @@ from nanobench.micro.step_breakdown import Part, breakdown
 from nanobench.micro.timeline import StepTimeline, Timeline
 from nanobench.report.intervals import claimed
 from nanobench.report.values import seconds, share, size
-from nanobook.examples import results
+from nanobook.examples import only, results
 from nanocourse.exercises.chapters import run_folder
 from nanoinfer.model.config import PRESETS
 
@@ -25,14 +26,9 @@ GPT2, BYTES = PRESETS["gpt2"], 2  # bfloat16
 SETTING = "top-k 50, top-p 0.95"
 
 
-def graphs() -> GraphsReport:
-    """Start-up, a draining batch and prefill by length."""
-    return results(GraphsReport, "h200-ladder", "graphs")
-
-
-def whole() -> Report:
-    """Whole generations from a prompt of one token."""
-    return results(Report, "h200-graphs", "run --preset graphs")
+graphs = partial(results, GraphsReport, "h200-ladder", "graphs")  # start-up, a draining batch, prefill by length
+whole = partial(results, Report, "h200-graphs", "run --preset graphs")  # generations from a prompt of one token
+recompiles = partial(results, RecompileReport, "h200-recompiles-graph", "recompiles --engine paged-graph")
 
 
 def timeline(name: str = "h200-timeline") -> Timeline:
@@ -45,39 +41,29 @@ def samplers(name: str = "h200-sampling") -> SamplingReport:
     return results(SamplingReport, name, "sampling")
 
 
-def recompiles() -> RecompileReport:
-    """What Triton compiled while contexts grew."""
-    return results(RecompileReport, "h200-recompiles-graph", "recompiles --engine paged-graph")
-
-
 def step_of(engine: str) -> StepTimeline:
     """One engine's step on the time line."""
-    (found,) = [step for step in timeline().steps if step.engine == engine]
-    return found
+    return only(timeline().steps, engine=engine)
 
 
 def part_of(name: str, engine: str = "paged-graph") -> Part:
     """One part of an engine's step."""
-    (found,) = [part for part in breakdown(step_of(engine)) if part.name == name]
-    return found
+    return only(breakdown(step_of(engine)), name=name)
 
 
 def prefill_of(batch: int, tokens: int, variant: str) -> Prefill:
     """TTFT of one batch of prompts. variant: "eager", "graph", or "graph, fused"."""
-    (found,) = [p for p in graphs().prefills if (p.batch, p.tokens, p.arm) == (batch, tokens, variant)]
-    return found
+    return only(graphs().prefills, batch=batch, tokens=tokens, arm=variant)
 
 
 def drain() -> Drain:
     """The batch that drains."""
-    (found,) = graphs().drains
-    return found
+    return only(graphs().drains)
 
 
 def ladder_of(engine: str, rows: int) -> Ladder:
     """What it took to capture one engine's ladder."""
-    (found,) = [one for one in graphs().ladders if (one.engine, one.rows) == (engine, rows)]
-    return found
+    return only(graphs().ladders, engine=engine, rows=rows)
 
 
 def costs() -> None:
@@ -100,11 +86,11 @@ def drained() -> None:
 
 def replayed_story(side: str) -> str:
     """A replay of the first story of graphs-that-lied.md, by its "right" graph or its "wrong" one."""
-    lies = run_folder(Path(__file__).parent / "lies")("report")
+    lies = run_folder(Path(__file__).parent / "lies")("running")
     found = lies.measured()
     if found is None:
         raise ValueError(f"no results file {lies.NAME}: `{lies.COMMAND}`")
-    return seconds(next(one.costs[side] for one in found.told if one.name == "story"))
+    return seconds(only(found.told, name="story").costs[side])
 
 
 def floors() -> dict[str, float]:
@@ -127,8 +113,7 @@ def breakdown_table() -> None:
 
 
 def _sampler(variant: str, batch: int, setting: str = SETTING, name: str = "h200-sampling") -> float:
-    (found,) = [t for t in samplers(name).times if (t.batch, t.setting, t.arm) == (batch, setting, variant)]
-    return found.seconds.median
+    return only(samplers(name).times, batch=batch, setting=setting, arm=variant).seconds.median
 
 
 def _launches(engine: str) -> int:

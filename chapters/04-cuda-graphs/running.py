@@ -6,18 +6,18 @@ repeat operations on the same memory with the same numbers, as a CUDA graph does
 
 from __future__ import annotations
 
-import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+from nanobook.running import model
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import PagedCache, PagedPlan
 from nanoinfer.engine import graphs
@@ -27,19 +27,11 @@ from nanoinfer.engine.samplers import Sampler, sample
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import Rows
 from nanoinfer.model.gpt2 import GPT2, Cache
-from nanoinfer.model.weights import load_model
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, max_tokens=24, seed=5, ignore_eos=True)
 CAPTURED_AT = 4  # where the first row's newest token stands when its first decode step is recorded
-
-
-@cache
-def model() -> GPT2:
-    """The small model, in float64."""
-    return load_model("small", torch.device("cpu"), torch.float64)
 
 
 def llm(engine: str = "paged-graph", read_multiple: int | None = None, **settings: Any) -> LLM:
@@ -157,15 +149,3 @@ def counted(made: LLM) -> Iterator[dict[Key, int]]:
         yield counts
     finally:
         graphs.update(plain)
-
-
-def word(token_id: int) -> str:
-    """A token in quotation marks, so that a space before it is seen; in single ones where it has a double one."""
-    text = gpt2_tokenizer().decode([token_id]).replace("\n", "\\n")
-    return f"'{text}'" if '"' in text else f'"{text}"'
-
-
-def show(label: str, text: str) -> None:
-    """A label and a text in quotation marks, wrapped."""
-    text = '"' + text.replace("\n", "\\n") + '"'
-    print(textwrap.fill(text, 100, initial_indent=f"{label:24}", subsequent_indent=" " * 24))

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, PEERS, TEXT, Drawing
 from nanobook.examples import load
+from nanobook.figures.sketch import Sketch, charted, sketched
 
 here = Path(__file__).parent
-example, boxes = load(here / "example.py"), load(here.parent / "01-naive" / "boxes.py")
+example = load(here / "example.py")
 clock = example.clock
 ROWS = 4
 TEXTS = ("Once upon a time there was a king who had", "Once upon a time there was a king who")
@@ -43,18 +43,14 @@ def static_continuous() -> Drawing:
             ax.plot(1e3 * row.asked, ROWS - 0.28, marker="v", color=PEERS[number % len(PEERS)], markersize=6)
         ax.axvline(1e3 * run.seconds, color=TEXT, linewidth=1.2)
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 4.6), layout=None)
-        for ax, (title, run) in zip(figure.subplots(2, 1, sharex=True), runs.items(), strict=True):
+    @charted(4.6, 2, share="x", left=0.085, top=0.93, bottom=0.12, hspace=0.32)
+    def draw(*axes: Axes) -> None:
+        for ax, (title, run) in zip(axes, runs.items(), strict=True):
             bars(ax, run)
-            ax.set_title(f"{title}: {run.idle(ROWS):.0%} idle")
             ax.set_yticks(range(ROWS), [f"row {n}" for n in range(ROWS)])
-            ax.set_ylim(ROWS - 0.05, -0.55)
-            ax.set_xlim(0, end + 1)
             ax.grid(visible=False)
+            ax.set(title=f"{title}: {run.idle(ROWS):.0%} idle", ylim=(ROWS - 0.05, -0.55), xlim=(0, end + 1))
         ax.set_xlabel("milliseconds; a triangle is an arrival, a hatched area an idle row")
-        figure.subplots_adjust(left=0.085, right=0.985, top=0.93, bottom=0.12, hspace=0.32)
-        return figure
 
     alt = "The same twelve requests in a batch of four rows, on one time axis. " + " ".join(
         f"{title.partition(':')[0].capitalize()}: {len(run.steps)} steps, over after {1e3 * run.seconds:.0f} ms, "
@@ -76,9 +72,8 @@ def chunks() -> Drawing:
     runs = {budget: clock.run(asks, clock.engine(4, budget)) for budget in budgets}
     shown = 34.0  # milliseconds
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 3.5), layout=None)
-        ax = figure.subplots()
+    @charted(3.5, left=0.11, top=0.98, bottom=0.15)
+    def draw(ax: Axes) -> None:
         for at, run in enumerate(runs.values()):
             for start, end, fed in run.steps:
                 if 1e3 * start < shown:
@@ -90,13 +85,9 @@ def chunks() -> Drawing:
         ax.axvline(5, color=MUTED, linestyle=":", linewidth=1.4)
         ax.text(5.2, -0.62, "the prompt arrives", va="center", fontsize=9)
         ax.set_yticks(range(len(budgets)), [f"{budget:,}" for budget in budgets])
-        ax.set_ylabel("tokens a step")
-        ax.set_ylim(len(budgets) - 0.55, -0.8)
-        ax.set_xlim(0, shown)
-        ax.set_xlabel("milliseconds; each box is a step, after which every decoding sequence has a new token")
         ax.grid(visible=False)
-        figure.subplots_adjust(left=0.11, right=0.985, top=0.98, bottom=0.15)
-        return figure
+        ax.set(ylabel="tokens a step", ylim=(len(budgets) - 0.55, -0.8), xlim=(0, shown))
+        ax.set_xlabel("milliseconds; each box is a step, after which every decoding sequence has a new token")
 
     cells = tuple(
         (f"{budget:,}", f"{1e3 * max(run.gaps(0)):.1f} ms", f"{1e3 * run.waits[3]:.1f} ms")
@@ -118,30 +109,26 @@ def shared() -> Drawing:
     full = [len(text) // BLOCK for text in words]
     same = sum(a == b for a, b in zip(*cut, strict=True) if len(a) == BLOCK)
 
-    def block(ax: Axes, x: float, y: float, tokens: list[str], color: str, note: str) -> None:
-        for at in range(BLOCK):
-            boxes.filled(ax, (x + 1.02 * at, y), (1.0, 0.62), color if at < len(tokens) else None)
-            boxes.write(
-                ax, (x + 1.02 * at + 0.5, y + 0.31), tokens[at] if at < len(tokens) else "", size=9, align="center"
-            )
-        boxes.write(ax, (x, y + 0.86), note, MUTED, 8.8)
+    def block(on: Sketch, x: float, y: float, tokens: list[str], color: str, note: str) -> None:
+        for at, token in enumerate((tokens + [""] * BLOCK)[:BLOCK]):
+            on.filled((x + 1.02 * at, y), (1.0, 0.62), color if token else None, token, 9)
+        on.write((x, y + 0.86), note, MUTED, 8.8)
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 4.7)
+    @sketched(16, 4.7)
+    def draw(on: Sketch) -> None:
         for row in range(2):
             y = 0.4 + 3.0 * row
-            boxes.write(ax, (0.25, y + 0.31), f"sequence {row}", size=10.5)
+            on.write((0.25, y + 0.31), f"sequence {row}")
             own = cut[row][-1]
-            block(ax, 11.4, y, own, PEERS[row], "not full: its own")
+            block(on, 11.4, y, own, PEERS[row], "not full: its own")
         for at in range(same):
-            block(ax, 2.2 + 4.6 * at, 1.75, cut[0][at], ACCENT, "full, and two owners")
+            block(on, 2.2 + 4.6 * at, 1.75, cut[0][at], ACCENT, "full, and two owners")
         for row in range(2):
             y = 0.4 + 3.0 * row
             for at in range(same):
                 x = 2.2 + 4.6 * at + 2.04
-                boxes.arrow(ax, (2.0, y + 0.31), (x, 1.72 if row == 0 else 2.85), MUTED, 1.1)
-            boxes.arrow(ax, (2.0, y + 0.31), (11.3, y + 0.31), MUTED, 1.1)
-        return figure
+                on.arrow((2.0, y + 0.31), (x, 1.72 if row == 0 else 2.85), MUTED, 1.1)
+            on.arrow((2.0, y + 0.31), (11.3, y + 0.31), MUTED, 1.1)
 
     alt = (
         f"Two sequences, '{TEXTS[0]}' and '{TEXTS[1]}', in blocks of {BLOCK} words. The first {same} blocks are full "
@@ -162,24 +149,18 @@ def waiting() -> Drawing:
     done = [len(run.rows) / run.seconds / example.capacity() for run in runs]
     p50, p99 = ([1e3 * clock.quantile(run.waits, share) for run in runs] for share in (0.5, 0.99))
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 3.7), layout=None)
-        left, right = figure.subplots(1, 2)
+    @charted(3.7, 1, 2, left=0.065, top=0.92, bottom=0.145, wspace=0.18)
+    def draw(left: Axes, right: Axes) -> None:
         at = [100 * share for share in shares]
         left.plot(at, [100 * share for share in done], color=GREYS[2], marker="o", linewidth=2)
         left.plot((0, 100, 105), (0, 100, 100), color=MUTED, linestyle=":", linewidth=1.3)
-        left.set_title("answered, % of the capacity")
-        left.set_ylim(0, 115)
+        left.set(title="answered, % of the capacity", ylim=(0, 115))
         right.plot(at, p99, color=ACCENT, marker="v", linewidth=2.2, label="p99")
         right.plot(at, p50, color=PEERS[0], marker="s", linewidth=1.8, label="p50")
-        right.set_title("first token, ms")
-        right.set_ylim(0, 1.2 * p99[-2])
         right.legend(loc="upper left")
+        right.set(title="first token, ms", ylim=(0, 1.2 * p99[-2]))
         for ax in (left, right):
-            ax.set_xlim(0, 108)
-            ax.set_xlabel("asked for, % of the capacity")
-        figure.subplots_adjust(left=0.065, right=0.985, top=0.92, bottom=0.145, wspace=0.18)
-        return figure
+            ax.set(xlim=(0, 108), xlabel="asked for, % of the capacity")
 
     cells = tuple(
         (f"{share:.0%}", f"{d:.0%}", f"{a:.1f} ms", f"{b:.1f} ms")

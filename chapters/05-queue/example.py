@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from nanobook.examples import load, print_blocks
+from nanobook.running import encode, show, show_fault
 from nanocourse.exercises import answers
 from nanoinfer import LLM
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 from nanoinfer.verify import verify_tokens
 
 here = Path(__file__).parent
@@ -59,7 +59,7 @@ def small() -> Any:
 def five(static: bool = False) -> tuple[list[dict[int, int]], list[list[int]]]:
     """What small.py logs of its five requests, and their texts' ids."""
     file = small()
-    rows = [file.Row(3 * n, gpt2_tokenizer().encode(text), length) for n, (text, length) in enumerate(FIVE)]
+    rows = [file.Row(3 * n, encode(text), length) for n, (text, length) in enumerate(FIVE)]
     return file.serve(rows, static=static), [row.ids for row in rows]
 
 
@@ -80,7 +80,7 @@ def long_prompt() -> None:
 
 def chunks() -> None:
     """A prompt of 19 tokens whole and in chunks: steps, tokens, and how far the logits are from each other."""
-    ids = gpt2_tokenizer().encode(LONG)
+    ids = encode(LONG)
     whole, T = run.two.one.logits(torch.tensor([ids]))[0, -1], len(ids)
     print(f"{'chunk':8}{'steps':>6}{'tokens each':>16}   largest difference of the logits")
     for chunk in (T, 8, 1):
@@ -89,11 +89,11 @@ def chunks() -> None:
         difference = float((run.after_chunks(ids, chunk) - whole).abs().max())
         print(f"{chunk:<8}{len(sizes):>6}{each:>16}   {'below 1e-5' if difference < 1e-5 else f'{difference:.1e}'}")
     params = run.SamplingParams(max_tokens=14, temperature=0)
-    run.show("in chunks of 8", run.told(run.llm(prefill_chunk=8), [LONG], params)[0])
+    show("in chunks of 8", run.told(run.llm(prefill_chunk=8), [LONG], params)[0])
     with answers.mistake("5.8", "chunk-by-itself"):
         llm = run.llm(prefill_chunk=8)
         llm.core.cache.k.zero_(), llm.core.cache.v.zero_()  # it reads unwritten slots: the same on every machine
-        run.show("each chunk by itself", run.told(llm, [LONG], params)[0])
+        show("each chunk by itself", run.told(llm, [LONG], params)[0])
 
 
 def who_first() -> None:
@@ -197,10 +197,10 @@ def present(made: Any) -> float:
 def names() -> None:
     """The third text's blocks are known by their own tokens alone: the second of them is another text's."""
     texts = [f"{run.FINE}.", f"{run.KING}{run.DAYS}. The", f"{run.FINE}{run.DAYS}. The"]
-    run.show("by all before it", run.one_by_one(run.llm(), texts)[2][len(texts[2]) :])
+    show("by all before it", run.one_by_one(run.llm(), texts)[2][len(texts[2]) :])
     with run.hash_without_parent():
         wrong = run.one_by_one(run.llm(), texts)[2]
-    run.show("by its own tokens", wrong[len(texts[2]) :])
+    show("by its own tokens", wrong[len(texts[2]) :])
 
 
 def found_twice() -> None:
@@ -221,20 +221,20 @@ def not_full() -> None:
     right = [row.text for row in run.llm().generate([prompt] * 2, params)]
     wrong = [text[len(prompt) :] for text in run.last_block_shared(run.llm(), prompt, seeds)]
     for row in range(2):
-        run.show(f"{row}: its own block", right[row])
-        run.show("   one block for both", wrong[row])
+        show(f"{row}: its own block", right[row])
+        show("   one block for both", wrong[row])
 
 
 def not_written() -> None:
     """Two equal prompts of three blocks, in chunks of one block, asked for at once."""
     text = f"{run.KING}{run.THEN}{run.STORM}."
     made = run.llm(prefill_chunk=16)
-    run.show("found once planned", run.told(made, [text] * 2)[1][len(text) :])
+    show("found once planned", run.told(made, [text] * 2)[1][len(text) :])
     with run.found_at_reservation():
         wrong = run.llm(prefill_chunk=16)
         for pool in (wrong.core.cache.k, wrong.core.cache.v):
             pool.zero_()  # a new pool holds whatever lay there, and the text would be another each time
-        run.show("found once reserved", run.told(wrong, [text] * 2)[1][len(text) :])
+        show("found once reserved", run.told(wrong, [text] * 2)[1][len(text) :])
     print(f"tokens found: {made.stats.cached_tokens} once planned, {wrong.stats.cached_tokens} once reserved")
 
 
@@ -251,7 +251,7 @@ def preempted() -> None:
     (at,) = [n for n, text in enumerate(restarted) if text != right[n]]
     begin = len(texts[at]) + right[at][len(texts[at]) :].index(".") + 2  # all three begin with the same sentence
     for name, text in (("a large pool", right[at]), ("a small one", told[at]), ("noise from 0 again", restarted[at])):
-        run.show(name, text[begin:])
+        show(name, text[begin:])
     print(f"preemptions: {made.stats.preemptions}; tokens fed again: {made.stats.recomputed_tokens}")
 
 
@@ -264,10 +264,7 @@ def proof() -> None:
           f"{stats.recomputed_tokens} tokens fed again")  # fmt: skip
     with run.hash_without_parent():
         rows, _ = run.all_at_once()
-    try:
-        verify_tokens(oracle, rows, run.SAMPLED)
-    except AssertionError as error:
-        run.show("by its own tokens", str(error))
+    show_fault("by its own tokens", oracle, rows, run.SAMPLED)
 
 
 def clients() -> tuple[list[float], list[float], list[float]]:

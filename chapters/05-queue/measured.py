@@ -7,6 +7,7 @@ prose` then fills the numbers into the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import mean, median
 
 import torch
@@ -14,30 +15,22 @@ import torch
 from nanobench.load.records import LoadReport, LoadRun
 from nanobench.micro.queue import QueueReport
 from nanobench.micro.queue_arrivals import ArrivalRuns, Gaps
-from nanobench.micro.queue_prefix import PrefixRuns
-from nanobench.micro.queue_records import Run
+from nanobench.micro.queue_load import Run
+from nanobench.micro.queue_parts import PrefixRuns
 from nanobench.report.values import factor, seconds, share
-from nanobook.examples import results
+from nanobook.examples import only, results
 from nanoinfer.capacity import batched_tokens
 from nanoinfer.serve.completions import EVENTS_PER_S
 from nanoinfer.serve.config import ServeConfig
 
-
-def queue() -> QueueReport:
-    """Arrivals, shared prefixes, and a pool too small."""
-    return results(QueueReport, "h200-queue", "queue")
-
-
-def load() -> LoadReport:
-    """Open arrivals at the engine and at the server."""
-    rates = "50%,80%,95%,130%,180%"
-    return results(LoadReport, "h200-load", f"load --engine --serve --rates {rates} --repeats 2 --seconds 5")
+LOADED = "load --engine --serve --rates 50%,80%,95%,130%,180% --repeats 2 --seconds 5"
+queue = partial(results, QueueReport, "h200-queue", "queue")  # arrivals, shared prefixes, and a pool too small
+load = partial(results, LoadReport, "h200-load", LOADED)  # open arrivals at the engine and at the server
 
 
 def budget_of(tokens: int) -> ArrivalRuns:
     """Rows that run, beside long prompts that arrive, with this budget."""
-    (found,) = [one for one in queue().arrivals if one.max_batched_tokens == tokens]
-    return found
+    return only(queue().arrivals, max_batched_tokens=tokens)
 
 
 def pool(preemption: bool) -> Sequence[Run]:
@@ -49,8 +42,7 @@ def pool(preemption: bool) -> Sequence[Run]:
 
 def prefix_of(model: str) -> PrefixRuns:
     """Prompts that begin alike."""
-    (found,) = [one for one in queue().prefix if one.model == model]
-    return found
+    return only(queue().prefix, model=model)
 
 
 def rates(target: str) -> list[LoadRun]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nanobook.examples import load
+from nanobook.running import model
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache import sharing
 from nanoinfer.cache.blocks import BlockManager
@@ -25,8 +26,7 @@ from nanoinfer.engine.queue import Queued, QueueEngine
 from nanoinfer.requests import Completion
 
 chapters = Path(__file__).parents[1]
-two, four = load(chapters / "02-kv-cache" / "running.py"), load(chapters / "04-cuda-graphs" / "running.py")
-model, show = four.model, four.show
+two = load(chapters / "02-kv-cache" / "running.py")
 KING = "Once upon a time there was a king who had three sons, and one day"  # one block of 16 tokens
 SHIP = "The little ship went out to the open sea in the night, and the old"
 THEN = " they all went into the deep forest, and there they found a poor old woman"

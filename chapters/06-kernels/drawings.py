@@ -6,14 +6,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from nanobench.report.figures.style import ACCENT, GREYS, GRID, MUTED, PEERS, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, GREYS, GRID, MUTED, PEERS, Drawing
 from nanobench.report.values import factor
 from nanobook.examples import load
+from nanobook.figures.sketch import Sketch, charted, sketched
 
 here = Path(__file__).parent
-example, boxes = load(here / "example.py"), load(here.parent / "01-naive" / "boxes.py")
+example = load(here / "example.py")
 S = example.shape()
 
 
@@ -29,9 +29,8 @@ def waterfall() -> Drawing:
     times = [round(1e6 * measured.token(arm)) for arm in ("paged-graph", "fused, none early", "fused")]
     floor = round(1e6 * measured.limit())
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 3.6), layout=None)
-        ax = figure.subplots()
+    @charted(3.6, left=0.085, top=0.97, bottom=0.17)
+    def draw(ax: Axes) -> None:
         for at, time in enumerate(times):
             ax.bar(2 * at, time, color=ACCENT if at == 2 else PEERS[0], width=1.1)
             ax.annotate(f"{time} µs", (2 * at, time), (0, 3), textcoords="offset points", ha="center", fontsize=11)
@@ -44,11 +43,7 @@ def waterfall() -> Drawing:
         ax.annotate(f"bandwidth limit: {floor} µs", (4.75, floor), (0, 4), textcoords="offset points", fontsize=11)
         ax.set_xticks([0, 2, 4], names)
         ax.grid(visible=False, axis="x")
-        ax.set_xlim(-0.8, 6.9)
-        ax.set_ylim(0, 1.12 * times[0])
-        ax.set_ylabel("µs a token")
-        figure.subplots_adjust(left=0.085, right=0.985, top=0.97, bottom=0.17)
-        return figure
+        ax.set(xlim=(-0.8, 6.9), ylim=(0, 1.12 * times[0]), ylabel="µs a token")
 
     cells = tuple((name.replace("\n", " "), str(time)) for name, time in zip(names, times, strict=True))
     alt = (
@@ -64,20 +59,15 @@ def flat() -> Drawing:
     """The picture to remember: a matrix times more and more rows, in the time that its weights take to be read."""
     found, floor = example.measured.matrix(), example.measured.matrix_floor()
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 3.4), layout=None)
-        ax = figure.subplots()
+    @charted(3.4, left=0.075, top=0.97, bottom=0.15)
+    def draw(ax: Axes) -> None:
         rows, times = zip(*found, strict=True)
         ax.plot(rows, [1e6 * time for time in times], color=ACCENT, marker="o", linewidth=2.0, label="measured")
         ax.axhline(1e6 * floor, color=MUTED, linestyle=":", linewidth=1.5, label="its weights, read at copy speed")
         ax.set_xscale("log", base=2)
         ax.set_xticks(rows, [str(count) for count in rows])
-        ax.set_ylim(0, None)
-        ax.set_xlabel("rows")
-        ax.set_ylabel("µs")
         ax.legend(loc="upper left")
-        figure.subplots_adjust(left=0.075, right=0.985, top=0.97, bottom=0.15)
-        return figure
+        ax.set(ylim=(0, None), xlabel="rows", ylabel="µs")
 
     cells = tuple((str(rows), f"{1e6 * time:.2f}") for rows, time in found)
     alt = (
@@ -98,26 +88,25 @@ def layer() -> Drawing:
         ("update_kernel", "down", "stream"),
     )
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 4.0)
-        boxes.write(ax, (0.2, 0.45), "residual stream", size=10.5)
-        boxes.arrow(ax, (3.1, 0.45), (15.9, 0.45), MUTED, 2.0)
+    @sketched(16, 4.0)
+    def draw(on: Sketch) -> None:
+        on.write((0.2, 0.45), "residual stream")
+        on.arrow((3.1, 0.45), (15.9, 0.45), MUTED, 2.0)
         for at, (name, does, gives) in enumerate(kernels):
             x = 4.35 + 2.6 * at
             update = name == "update_kernel"
-            boxes.filled(ax, (x - 1.18, 1.35), (2.36, 1.1), ACCENT if update else PEERS[0])
-            boxes.write(ax, (x, 1.68), name, size=10, align="center")
-            boxes.write(ax, (x, 2.12), does, MUTED, 8.5, "center")
+            on.filled((x - 1.18, 1.35), (2.36, 1.1), ACCENT if update else PEERS[0])
+            on.write((x, 1.68), name, size=10, align="center")
+            on.write((x, 2.12), does, MUTED, 8.5, "center")
             if update:
-                boxes.arrow(ax, (x, 1.33), (x, 0.52), ACCENT)
+                on.arrow((x, 1.33), (x, 0.52), ACCENT)
             elif name != "attend_kernel":
-                boxes.arrow(ax, (x, 0.52), (x, 1.33), MUTED)
-            boxes.write(ax, (x, 3.05), gives, size=9.5, align="center")
+                on.arrow((x, 0.52), (x, 1.33), MUTED)
+            on.write((x, 3.05), gives, size=9.5, align="center")
             if at < 4:
-                boxes.arrow(ax, (x + 1.2, 1.9), (x + 1.4, 1.9), MUTED)
-        boxes.write(ax, (0.2, 1.9), "five kernels", size=10.5)
-        boxes.write(ax, (0.2, 3.05), "what each writes", size=10.5)
-        return figure
+                on.arrow((x + 1.2, 1.9), (x + 1.4, 1.9), MUTED)
+        on.write((0.2, 1.9), "five kernels")
+        on.write((0.2, 3.05), "what each writes")
 
     alt = (
         "A layer as five kernels in a row under the residual stream. qkv_kernel reads the stream, normalises it and "
@@ -138,21 +127,20 @@ def early() -> Drawing:
              (1, 1.2, 2.2, "start"), (1, 2.2, 4.4, "weights"), (1, 4.6, 5.8, "product"))  # fmt: skip
     colors = {"start": GREYS[1], "weights": PEERS[0], "product": ACCENT}
 
-    def panel(ax: Axes, y: float, title: str, spans: tuple[tuple[int, float, float, str], ...]) -> None:
-        boxes.write(ax, (0.2, y + 0.1), title, size=10.5)
+    def panel(on: Sketch, y: float, title: str, spans: tuple[tuple[int, float, float, str], ...]) -> None:
+        on.write((0.2, y + 0.1), title)
         for kernel, begin, end, what in spans:
             corner = (4.2 + 1.15 * begin, y + 0.75 * kernel - 0.25)
-            boxes.filled(ax, corner, (1.15 * (end - begin) - 0.05, 0.62), colors[what])
-            boxes.write(ax, (corner[0] + 1.15 * (end - begin) / 2, corner[1] + 0.31), what, size=9, align="center")
+            on.filled(corner, (1.15 * (end - begin) - 0.05, 0.62), colors[what])
+            on.write((corner[0] + 1.15 * (end - begin) / 2, corner[1] + 0.31), what, size=9, align="center")
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 4.3)
-        panel(ax, 0.5, "one begins when\nthe other has ended", plain)
-        panel(ax, 2.6, "launched early:\nweights first, then wait", ahead)
+    @sketched(16, 4.3)
+    def draw(on: Sketch) -> None:
+        panel(on, 0.5, "one begins when\nthe other has ended", plain)
+        panel(on, 2.6, "launched early:\nweights first, then wait", ahead)
         x = 4.2 + 1.15 * 4.5
-        ax.plot((x, x), (2.25, 3.85), color=MUTED, linewidth=1.3, linestyle=":")
-        boxes.write(ax, (x + 0.05, 4.05), "the wait: all that the first kernel wrote is there", MUTED, 9, "center")
-        return figure
+        on.ax.plot((x, x), (2.25, 3.85), color=MUTED, linewidth=1.3, linestyle=":")
+        on.write((x + 0.05, 4.05), "the wait: all that the first kernel wrote is there", MUTED, 9, "center")
 
     alt = (
         "Two kernels, one above the other, against time; no unit. Above, the second one starts, loads its weights and "
@@ -169,20 +157,15 @@ def gain() -> Drawing:
     """Throughput of `fused` over chapter 4's engine, by rows."""
     found = example.measured.gains()
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 3.0), layout=None)
-        ax = figure.subplots()
+    @charted(3.0, left=0.075, top=0.97, bottom=0.17)
+    def draw(ax: Axes) -> None:
         places = range(len(found))
         ax.bar(places, found.values(), color=ACCENT, width=0.6)
         ax.axhline(1, color=MUTED, linestyle=":", linewidth=1.5)
         for at, value in enumerate(found.values()):
             ax.annotate(factor(value), (at, value), (0, 3), textcoords="offset points", ha="center", fontsize=9)
         ax.set_xticks(places, [str(rows) for rows in found])
-        ax.set_ylim(0, 2.7)
-        ax.set_xlabel("rows")
-        ax.set_ylabel("fused / paged-graph")
-        figure.subplots_adjust(left=0.075, right=0.985, top=0.97, bottom=0.17)
-        return figure
+        ax.set(ylim=(0, 2.7), xlabel="rows", ylabel="fused / paged-graph")
 
     cells = tuple((str(rows), factor(value)) for rows, value in found.items())
     alt = "Tokens a second of fused over those of paged-graph, by rows: " + ", ".join(
@@ -196,38 +179,32 @@ def exchange() -> Drawing:
     """Three programs that need each other's values, by a barrier and by words."""
     ready = (1.0, 2.6, 1.6)  # when each has its own value: a schema, in no unit
 
-    def panel(ax: Axes, y: float, title: str, barrier: bool) -> None:
-        boxes.write(ax, (0.2, y + 0.75), title, size=10.5)
+    def panel(on: Sketch, y: float, title: str, barrier: bool) -> None:
+        on.write((0.2, y + 0.75), title)
         met = max(ready) + 1.2
         for who, own in enumerate(ready):
             top = y + 0.55 * who
             end = met if barrier else max(ready) + 0.6
-            boxes.filled(ax, (4.6, top), (1.5 * own, 0.42), PEERS[0])
-            ax.plot((4.6 + 1.5 * own, 4.6 + 1.5 * end), (top + 0.21, top + 0.21), color=MUTED, linewidth=1.2)
-            boxes.filled(ax, (4.6 + 1.5 * end, top), (1.5 * 0.6, 0.42), GREYS[1] if barrier else ACCENT)
-            boxes.write(ax, (4.6 + 1.5 * (end + 0.3), top + 0.21), "read" if barrier else "has it", size=9,
-                        align="center")  # fmt: skip
-            boxes.write(ax, (4.45, top + 0.21), str(who), MUTED, 9, "right")
+            on.filled((4.6, top), (1.5 * own, 0.42), PEERS[0])
+            on.ax.plot((4.6 + 1.5 * own, 4.6 + 1.5 * end), (top + 0.21, top + 0.21), color=MUTED, linewidth=1.2)
+            color, told = (GREYS[1], "read") if barrier else (ACCENT, "has it")
+            on.filled((4.6 + 1.5 * end, top), (1.5 * 0.6, 0.42), color, told, 9)
+            on.write((4.45, top + 0.21), str(who), MUTED, 9, "right")
             if barrier:
-                boxes.filled(ax, (4.6 + 1.5 * (end + 0.6), top), (1.5 * 0.6, 0.42), ACCENT)
-                boxes.write(ax, (4.6 + 1.5 * (end + 0.9), top + 0.21), "has it", size=9, align="center")
+                on.filled((4.6 + 1.5 * (end + 0.6), top), (1.5 * 0.6, 0.42), ACCENT, "has it", 9)
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 4.6)
-        panel(ax, 0.3, "a barrier: store, fence,\ncount, poll the count, read", True)
-        panel(ax, 2.6, "words: store,\npoll the values themselves", False)
-        boxes.write(ax, (4.6, 4.35), "blue: at work; line: waiting for the slowest", MUTED, 9)
-        return figure
+    @sketched(16, 4.6)
+    def draw(on: Sketch) -> None:
+        panel(on, 0.3, "a barrier: store, fence,\ncount, poll the count, read", True)
+        panel(on, 2.6, "words: store,\npoll the values themselves", False)
+        on.write((4.6, 4.35), "blue: at work; line: waiting for the slowest", MUTED, 9)
 
     alt = (
         "Three programs with values that are ready at different times. With a barrier all wait until the slowest has "
         "stored, fenced and counted, and then read the values. With words that carry their own proof, the poll that "
         "sees the slowest one's value has it already: there is no fence, no count and no second reading."
     )
-    rows = (
-        ("barrier", "store, fence, count, poll the count, read"),
-        ("words", "store, poll the values"),
-    )
+    rows = (("barrier", "store, fence, count, poll the count, read"), ("words", "store, poll the values"))
     return Drawing(
         "06-kernels/exchange", "An exchange by a barrier, and by words", alt, ("way", "in order"), rows, draw
     )
@@ -241,19 +218,17 @@ def words() -> Drawing:
         ("of the head", ((15, "launch", GREYS[1]), (17, "token id", ACCENT), (32, "score: a float32", PEERS[0]))),
     )
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 3.6)
+    @sketched(16, 3.6)
+    def draw(on: Sketch) -> None:
         for row, (name, fields) in enumerate(kinds):
             y, bit = 0.6 + 1.0 * row, 0
-            boxes.write(ax, (0.2, y + 0.3), name, size=10.5)
+            on.write((0.2, y + 0.3), name)
             for wide, what, color in fields:
                 x = 2.6 + 0.2 * bit
-                boxes.filled(ax, (x + 0.02, y), (0.2 * wide - 0.04, 0.6), color)
-                boxes.write(ax, (x + 0.1 * wide, y + 0.3), what, size=9.5, align="center")
+                on.filled((x + 0.02, y), (0.2 * wide - 0.04, 0.6), color, what)
                 bit += wide
-        boxes.write(ax, (2.6, 0.3), "bit 63", MUTED, 9)
-        boxes.write(ax, (2.6 + 12.8, 0.3), "bit 0", MUTED, 9, "right")
-        return figure
+        on.write((2.6, 0.3), "bit 63", MUTED, 9)
+        on.write((2.6 + 12.8, 0.3), "bit 0", MUTED, 9, "right")
 
     alt = (
         "Three words of 64 bits. Stamped: 32 bits of launch and layer over 32 bits of a float32. Counted: 8 bits of "
@@ -268,24 +243,21 @@ def cut() -> Drawing:
     programs = 4
     colors = (PEERS[0], ACCENT, PEERS[1], PEERS[2])
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 4.6)
-        boxes.filled(ax, (0.6, 0.6), (0.5, 3.2), GREYS[1])
-        boxes.write(ax, (0.85, 4.2), "stream", size=10, align="center")
+    @sketched(16, 4.6)
+    def draw(on: Sketch) -> None:
+        on.filled((0.6, 0.6), (0.5, 3.2), GREYS[1])
+        on.write((0.85, 4.2), "stream", size=10, align="center")
         for at in range(programs):
-            boxes.filled(ax, (2.3 + 0.9 * at, 0.6), (0.86, 3.2), colors[at])
-            boxes.write(ax, (2.73 + 0.9 * at, 2.2), str(at), size=10, align="center")
-            boxes.filled(ax, (7.2, 0.6 + 0.8 * at), (0.5, 0.76), colors[at])
-            boxes.filled(ax, (9.0, 0.6 + 0.8 * at), (3.0, 0.76), colors[at])
-            boxes.write(ax, (10.5, 0.98 + 0.8 * at), str(at), size=10, align="center")
-            boxes.filled(ax, (13.0 + 0.62 * at, 0.6), (0.5, 3.2), colors[at])
-        boxes.write(ax, (4.1, 4.2), "up, cut by outputs", size=10, align="center")
-        boxes.write(ax, (7.45, 4.2), "inner", size=10, align="center")
-        boxes.write(ax, (10.5, 4.2), "down, cut by inputs", size=10, align="center")
-        boxes.write(ax, (14.2, 4.2), "shares, to be added", size=10, align="center")
+            on.filled((2.3 + 0.9 * at, 0.6), (0.86, 3.2), colors[at], str(at), 10)
+            on.filled((7.2, 0.6 + 0.8 * at), (0.5, 0.76), colors[at])
+            on.filled((9.0, 0.6 + 0.8 * at), (3.0, 0.76), colors[at], str(at), 10)
+            on.filled((13.0 + 0.62 * at, 0.6), (0.5, 3.2), colors[at])
+        on.write((4.1, 4.2), "up, cut by outputs", size=10, align="center")
+        on.write((7.45, 4.2), "inner", size=10, align="center")
+        on.write((10.5, 4.2), "down, cut by inputs", size=10, align="center")
+        on.write((14.2, 4.2), "shares, to be added", size=10, align="center")
         for begin, end in ((1.2, 2.2), (6.0, 7.1), (7.8, 8.9), (12.1, 12.9)):
-            boxes.arrow(ax, (begin, 2.2), (end, 2.2), MUTED)
-        return figure
+            on.arrow((begin, 2.2), (end, 2.2), MUTED)
 
     alt = (
         "The MLP over four programs. All need the whole stream. The matrix up is cut by its outputs, so each program "

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from functools import cache, partial
 from pathlib import Path
@@ -16,6 +13,7 @@ import torch.nn.functional as F
 
 from nanobench.report.values import seconds, share
 from nanobook.examples import load, print_blocks
+from nanobook.running import interpreted
 from nanocourse.exercises.chapters import run_folder
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
@@ -38,14 +36,7 @@ MAX_LEN, PAGE, BYTES = 1024, 16, 2
 ROWS = (1, 2, 4, 8, 16, 64, 256)
 
 
-def interpreted(file: str) -> None:
-    """What a file of kernels prints in Triton's interpreter, which is chosen before Python starts."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(here / file)]
-    print(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout, end="")
-
-
-smallest, proof = partial(interpreted, "small_kernel.py"), partial(interpreted, "running.py")
+smallest, proof = partial(interpreted, here / "small_kernel.py"), partial(interpreted, here / "running.py")
 
 
 def intensity() -> None:
@@ -197,7 +188,8 @@ def no_fence() -> None:
 
 def used_again() -> None:
     """The end of the shortest interleaving that loses, of a barrier that is set back by who comes last."""
-    lost = races("catalogue").LIES["reset-by-last"].wrong()[2]
+    race = races("catalogue").LIES["reset-by-last"]
+    lost = race.tell(race.wrong)
     meets = next(at for at, line in enumerate(lost) if line.startswith("1: add counter"))
     print(*(line for line in lost[meets:] if "data" not in line), sep="\n")
 

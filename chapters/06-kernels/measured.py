@@ -15,7 +15,7 @@ from nanobench.micro.one_kernel_records import OneKernelReport
 from nanobench.micro.step_breakdown import NONE, Part, breakdown
 from nanobench.micro.timeline import StepTimeline
 from nanobench.report.values import factor, seconds, share
-from nanobook.examples import load, results
+from nanobook.examples import load, only, results
 
 four = load(Path(__file__).parents[1] / "04-cuda-graphs" / "measured.py")
 NAME = "h200-one-kernel"
@@ -59,8 +59,7 @@ WAYS = {
 
 def exchange(kind: str) -> float:
     """Seconds of one."""
-    (found,) = [one.seconds.median for one in report().exchanges if one.kind == kind]
-    return found
+    return only(report().exchanges, kind=kind).seconds.median
 
 
 def steps() -> None:
@@ -82,8 +81,7 @@ def limit() -> float:
 
 def token(arm: str, sampled: bool = False) -> float:
     """Seconds of a token."""
-    (found,) = [one.seconds.median for one in report().steps if (one.arm, one.sampled) == (arm, sampled)]
-    return found
+    return only(report().steps, arm=arm, sampled=sampled).seconds.median
 
 
 def generated() -> None:
@@ -130,21 +128,16 @@ def way(rows: int, name: str) -> float:
 
 def long_prompts(engine: str) -> float:
     """Greedy tokens a second of 64 rows behind prompts of 512 tokens."""
-    asked = (engine, 64, 512, False)
-    (found,) = [
-        one.tokens_per_s.median
-        for one in report("-texts").generated
-        if (one.engine, one.rows, one.prompt_tokens, one.sampled) == asked
-    ]
-    return found
+    asked = {"engine": engine, "rows": 64, "prompt_tokens": 512, "sampled": False}
+    return only(report("-texts").generated, **asked).tokens_per_s.median
 
 
 def checked(arm: str) -> tuple[int, float]:
     """Of a greedy text: tokens that are float32's own, and how far the worst one falls short, of the largest logit."""
-    (found,) = [(one.same, one.short) for one in report().steps if (one.arm, one.sampled) == (arm, False)]
-    assert found[0] is not None
-    assert found[1] is not None
-    return found[0], found[1]
+    found = only(report().steps, arm=arm, sampled=False)
+    assert found.same is not None
+    assert found.short is not None
+    return found.same, found.short
 
 
 def step() -> StepTimeline:
@@ -195,8 +188,7 @@ def total() -> float:
 
 def part(name: str) -> Part:
     """One part of a step."""
-    (found,) = [one for one in parts() if one.name == name]
-    return found
+    return only(parts(), name=name)
 
 
 NUMBERS: dict[str, Callable[[], str]] = {
@@ -219,7 +211,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "paged token": lambda: seconds(token("paged-graph")),
     "fused sampled": lambda: seconds(token("fused", sampled=True)),
     "token sampled": lambda: seconds(token("one kernel", sampled=True)),
-    "limit": lambda: seconds(limit()),
     "new": lambda: str(report().new_tokens),
     "of a text": lambda: seconds(1 / whole_texts()[1][0]),
     "texts over fused": lambda: factor(whole_texts()[1][0] / whole_texts("fused")[1][0]),

@@ -7,14 +7,15 @@ from statistics import mean
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, PEERS, TEXT, Drawing
 from nanobook.examples import load
+from nanobook.figures.sketch import Sketch, charted, sketched
+from nanobook.running import decode, word
 
 here = Path(__file__).parent
-example, boxes = load(here / "example.py"), load(here.parent / "01-naive" / "boxes.py")
+example = load(here / "example.py")
 run, measured = example.run, example.measured
 RIGHT, WRONG = PEERS[1], ACCENT
 WRAP = 84  # letters of its lines
@@ -34,34 +35,29 @@ def worse() -> Any:
 def verify() -> Drawing:
     """The picture to remember: k + 1 tokens go in at once, and the first wrong guess ends what is kept."""
     step = worse()
-    fed = ["the newest", *map(example.word, step.drafts)]
-    chosen, kept = list(map(example.word, step.chosen)), len(step.kept)
+    fed = ["the newest", *map(word, step.drafts)]
+    chosen, kept = list(map(word, step.chosen)), len(step.kept)
 
     guessed = [*fed[1:], "-"]
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 5.4)
+    @sketched(16, 5.4)
+    def draw(on: Sketch) -> None:
         for y, label in ((0.6, "fed"), (2.45, "chosen after it"), (3.65, "guessed"), (4.85, "the new text")):
-            boxes.write(ax, (0.2, y), label, size=10.5)
-        boxes.box(ax, (9.2, 1.5), (12.8, 0.56), "one step of the model")
+            on.write((0.2, y), label)
+        on.box((9.2, 1.5), (12.8, 0.56), "one step of the model")
         for at, (token, new, guess) in enumerate(zip(fed, chosen, guessed, strict=True)):
             x, own = 3.9 + 2.65 * at, at < kept
             color = (RIGHT if new == guess else WRONG) if own else None
-            boxes.filled(ax, (x - 1.1, 0.3), (2.2, 0.6), GREYS[1])
-            boxes.write(ax, (x, 0.6), token, size=10, align="center")
-            boxes.arrow(ax, (x, 0.92), (x, 1.2), MUTED)
-            boxes.arrow(ax, (x, 1.8), (x, 2.12), MUTED)
-            boxes.filled(ax, (x - 1.1, 2.15), (2.2, 0.6), RIGHT if own else None)
-            boxes.write(ax, (x, 2.45), new, None if own else MUTED, 10, "center")
-            boxes.filled(ax, (x - 1.1, 3.35), (2.2, 0.6), color)
-            boxes.write(ax, (x, 3.65), guess, None if own else MUTED, 10, "center")
+            on.filled((x - 1.1, 0.3), (2.2, 0.6), GREYS[1], token, 10)
+            on.arrow((x, 0.92), (x, 1.2), MUTED)
+            on.arrow((x, 1.8), (x, 2.12), MUTED)
+            on.filled((x - 1.1, 2.15), (2.2, 0.6), RIGHT if own else None, new, 10, None if own else MUTED)
+            on.filled((x - 1.1, 3.35), (2.2, 0.6), color, guess, 10, None if own else MUTED)
             if own:
-                boxes.write(ax, (x, 3.05), "equal" if new == guess else "not equal: stop here", color, 9, "center")
-                boxes.filled(ax, (x - 1.1, 4.55), (2.2, 0.6), RIGHT)
-                boxes.write(ax, (x, 4.85), new, size=10, align="center")
+                on.write((x, 3.05), "equal" if new == guess else "not equal: stop here", color, 9, "center")
+                on.filled((x - 1.1, 4.55), (2.2, 0.6), RIGHT, new, 10)
             else:
-                boxes.write(ax, (x, 4.85), "dropped", MUTED, 9.5, "center")
-        return figure
+                on.write((x, 4.85), "dropped", MUTED, 9.5, "center")
 
     alt = (
         f"One step is fed the newest token and {len(step.drafts)} guesses, {', '.join(fed[1:])}, and chooses a token "
@@ -79,22 +75,17 @@ def price() -> Drawing:
     layers = (11, 8)
     found = {n: [(example.textbook(p, q), example.shared(p, q)) for p, q in example.pairs(n)] for n in layers}
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 3.9), layout=None)
-        ax = figure.subplots()
+    @charted(3.9, left=0.085, top=0.97, bottom=0.135)
+    def draw(ax: Axes) -> None:
         grid = [n / 100 for n in range(101)]
         ax.plot((0, 1), (0, 1), color=MUTED, linewidth=1.3, label="as good as rejection sampling")
         ax.plot(grid, [a / (2 - a) for a in grid], color=MUTED, linestyle=":", linewidth=1.5, label="never below this")
         for n, color, marker in zip(layers, (PEERS[0], ACCENT), ("s", "o"), strict=True):
             ax.plot(*zip(*found[n], strict=True), color=color, marker=marker, markersize=5, linestyle="none", alpha=0.7,
                     label=f"drafts by the first {n} of 12 layers")  # fmt: skip
-        ax.set_xlim(0, 1.005)
-        ax.set_ylim(0, 1.005)
-        ax.set_xlabel("accepted by rejection sampling")
-        ax.set_ylabel("accepted with the same noise")
         ax.legend(loc="upper left")
-        figure.subplots_adjust(left=0.085, right=0.985, top=0.97, bottom=0.135)
-        return figure
+        ax.set(xlim=(0, 1.005), xlabel="accepted by rejection sampling")
+        ax.set(ylim=(0, 1.005), ylabel="accepted with the same noise")
 
     rows = tuple((f"{n} of 12", f"{mean(a for a, _ in pairs):.3f}", f"{mean(b for _, b in pairs):.3f}",
                   f"{mean(a / (2 - a) for a, _ in pairs):.3f}") for n, pairs in found.items())  # fmt: skip
@@ -116,9 +107,8 @@ def expected() -> Drawing:
     def formula(alpha: float, k: float) -> float:
         return float((1 - alpha ** (k + 1)) / (1 - alpha))
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 4.1), layout=None)
-        left, right = figure.subplots(1, 2)
+    @charted(4.1, 1, 2, left=0.055, top=0.92, bottom=0.125, wspace=0.14)
+    def draw(left: Axes, right: Axes) -> None:
         for alpha in alphas:
             grid = [n / 10 for n in range(10 * drafts[-1] + 3)]
             left.plot(grid, [formula(alpha, k) for k in grid], color=colors[alpha], linewidth=1.8)
@@ -132,10 +122,8 @@ def expected() -> Drawing:
             left.plot([], [], color=TEXT, marker=marker, markerfacecolor=fill, linestyle="none", label=name)
         left.plot([], [], color=TEXT, linewidth=1.8, label="the formula")
         left.legend(loc="upper left")
-        left.set_title("tokens a step, by drafts and α")
-        left.set_xlabel("k, drafts of a sequence in a step")
-        left.set_xlim(0, drafts[-1] + 1.3)
-        left.set_ylim(0, 7.6)
+        left.set(title="tokens a step, by drafts and α", ylim=(0, 7.6))
+        left.set(xlabel="k, drafts of a sequence in a step", xlim=(0, drafts[-1] + 1.3))
         for model, color, marker in ((measured.XL, ACCENT, "o"), (measured.GPT2, PEERS[0], "s")):
             gains = [measured.case(model, rows, alpha_right, most).gain for rows in rows_]
             name = model.removeprefix("random:")
@@ -146,12 +134,8 @@ def expected() -> Drawing:
         right.text(rows_[0], 0.95, "plain", va="top", fontsize=9.5)
         right.set_xscale("log", base=2)
         right.set_xticks(rows_, [str(rows) for rows in rows_])
-        right.set_ylim(0, 4.2)
-        right.set_xlabel("sequences")
-        right.set_title(f"speed, {most} drafts, α = {alpha_right:g}")
         right.legend(loc="lower left")
-        figure.subplots_adjust(left=0.055, right=0.985, top=0.92, bottom=0.125, wspace=0.14)
-        return figure
+        right.set(ylim=(0, 4.2), xlabel="sequences", title=f"speed, {most} drafts, α = {alpha_right:g}")
 
     cells = tuple(
         (model.removeprefix("random:"), str(rows), f"{alpha:g}", str(k), f"{formula(alpha, k):.2f}",
@@ -190,12 +174,11 @@ def places() -> Drawing:
     ]
     columns = 3 + max(1 + len(step.drafts), len(step.kept) + 1 + len(after.drafts))
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 5.0)
-        _slots(ax, texts, made.ids[begin - 3 : begin], begin, columns, len(step.kept))
-        return figure
+    @sketched(16, 5.0)
+    def draw(on: Sketch) -> None:
+        _slots(on, texts, made.ids[begin - 3 : begin], begin, columns, len(step.kept))
 
-    words = [example.word(token) for token in [newest, *step.drafts]]
+    words = [word(token) for token in [newest, *step.drafts]]
     alt = (
         f"Slots of a sequence from position {begin - 3} on. A step writes {', '.join(words)} at positions {begin} to "
         f"{begin + len(step.drafts)}; right guesses: {len(step.kept) - 1}; so its text in the cache ends with "
@@ -206,13 +189,13 @@ def places() -> Drawing:
                    rows, draw)  # fmt: skip
 
 
-def _slots(ax: Axes, texts: Any, old: list[int], begin: int, columns: int, kept: int) -> None:
+def _slots(on: Sketch, texts: Any, old: list[int], begin: int, columns: int, kept: int) -> None:
     width = 12.6 / columns
     for at in range(columns):
-        boxes.write(ax, (3.2 + width * (at + 0.5), 0.3), str(begin - 3 + at), MUTED, 9, "center")
+        on.write((3.2 + width * (at + 0.5), 0.3), str(begin - 3 + at), MUTED, 9, "center")
     for row, (label, written, own) in enumerate(texts):
         y = 0.75 + 1.4 * row
-        boxes.write(ax, (0.2, y + 0.35), label, size=10.5)
+        on.write((0.2, y + 0.35), label)
         for at in range(columns):
             x = 3.2 + width * at
             new = at - 3
@@ -221,32 +204,33 @@ def _slots(ax: Axes, texts: Any, old: list[int], begin: int, columns: int, kept:
             fresh = row == 2 and kept <= new < len(own)
             color = GREYS[1] if new < 0 else WRONG if wrong else PEERS[0] if fresh else RIGHT
             color = None if token is None else color
-            boxes.filled(ax, (x + 0.04, y), (width - 0.08, 0.7), color)
+            on.filled((x + 0.04, y), (width - 0.08, 0.7), color)
             if token is not None:
-                boxes.write(ax, (x + width / 2, y + 0.35), example.word(token), MUTED if wrong else None, 9, "center")
-    boxes.write(ax, (3.2, 4.75), "gray: before; green: right; orange: rejected, never read; "
+                on.write((x + width / 2, y + 0.35), word(token), MUTED if wrong else None, 9, "center")
+    on.write((3.2, 4.75), "gray: before; green: right; orange: rejected, never read; "
                 "blue: the next step's", MUTED, 9)  # fmt: skip
 
 
 def shown() -> Drawing:
     """A text whose tokens have the color of the step that they came from."""
     made = example.text()
-    parts = [[run.decode([token]).replace("\n", "↵") for token in step.kept] for step in made.steps]
+    parts = [[decode([token]).replace("\n", "↵") for token in step.kept] for step in made.steps]
     lines, told = _lines(parts)
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(WRAP + 2, 3.1 * len(lines) + 3.4)
+    @sketched(WRAP + 2, 3.1 * len(lines) + 3.4)
+    def draw(on: Sketch) -> None:
         for number, line in enumerate(lines):
             y = 1.6 + 3.1 * number
             for x, step, piece in line:
                 color = (ACCENT, PEERS[0])[step % 2]
-                ax.add_patch(Rectangle((1 + x, y - 1.1), len(piece), 2.2, facecolor=color, alpha=0.2, edgecolor="none"))
+                on.ax.add_patch(
+                    Rectangle((1 + x, y - 1.1), len(piece), 2.2, facecolor=color, alpha=0.2, edgecolor="none")
+                )
                 for at, letter in enumerate(piece):
-                    ax.text(1.5 + x + at, y, letter, ha="center", va="center", fontsize=10.5, color=color,
+                    on.ax.text(1.5 + x + at, y, letter, ha="center", va="center", fontsize=10.5, color=color,
                             family="DejaVu Sans Mono")  # fmt: skip
         y = 1.6 + 3.1 * len(lines)
-        boxes.write(ax, (1, y), f"{told['tokens']} tokens in {told['steps']} steps; one color is one step", MUTED, 9.5)
-        return figure
+        on.write((1, y), f"{told['tokens']} tokens in {told['steps']} steps; one color is one step", MUTED, 9.5)
 
     alt = (
         f"A text of {told['tokens']} tokens in two alternating colors, one for each step. There are {told['steps']} "

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nanobook.examples import load, print_blocks
+from nanobook.running import decode, encode, show, word
 from nanoinfer import SamplingParams
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.cli.guess import GuessedText
@@ -38,11 +39,6 @@ def text(kind: str = "Text", heat: float = 0.0, **options: Any) -> Any:
     return getattr(run, kind)(run.FOX, heat, **options).run(NEW)
 
 
-def word(token: int) -> str:
-    """A token in quotation marks, so that a space before it is seen."""
-    return f'"{run.decode([token])}"'.replace("\n", "\\n")
-
-
 def verified() -> None:
     """Two steps of the running example: in the first one all guesses are right, in the second the last one is not."""
     steps = [step for step in text(heat=run.HEAT).steps if len(step.drafts) > 2]
@@ -62,7 +58,7 @@ def steps() -> None:
     """What small.py prints, cut short: a bar ahead of what each step gave."""
     small = load(here / "small.py")
     for heat, lines in ((0.0, 2), (0.8, 1)):
-        plain, drafted = ([*map(run.decode, small.generate(run.encode("The fox"), 60, k, heat))] for k in (0, 4))
+        plain, drafted = ([*map(decode, small.generate(encode("The fox"), 60, k, heat))] for k in (0, 4))
         same = "".join(plain) == "".join(drafted)
         print(f"{len(plain) - 1} steps, and {len(drafted) - 1} with guesses; the same text: {same}")
         print(*textwrap.wrap("|".join(drafted).replace("\n", "\\n"), 96)[:lines], sep="\n", end=" ...\n\n")
@@ -89,8 +85,8 @@ def same() -> None:
     """A sampled text, which is the same without drafts and with them, and one with drafts and the wrong noise."""
     plain, drafted = text("Plain", run.HEAT), text(heat=run.HEAT)
     assert str(plain) == str(drafted)
-    run.show("without drafts or with", str(drafted))
-    run.show("noise of the step", str(text("NoiseOfTheStep", run.HEAT)))
+    show("without drafts or with", str(drafted))
+    show("noise of the step", str(text("NoiseOfTheStep", run.HEAT)))
     print(f"{len(plain.steps)} steps without drafts, {len(drafted.steps)} with them")
 
 
@@ -219,8 +215,8 @@ def models() -> None:
 
 def rejected() -> None:
     """The running example, and the same where rejected tokens stay in the cache."""
-    run.show("overwritten", str(text()))
-    run.show("left in the cache", str(text("RejectedKept")))
+    show("overwritten", str(text()))
+    show("left in the cache", str(text("RejectedKept")))
 
 
 def without_gain(layers: int) -> float:
@@ -233,8 +229,8 @@ def stops() -> None:
     """A text that ends with a token from the middle of an accepted run."""
     stop = inside()
     print(f"the text ends with {word(stop)}")
-    run.show("every token checked", str(text(stops=(stop,))))
-    run.show("only a step's last", str(text("LastAlone", stops=(stop,))))
+    show("every token checked", str(text(stops=(stop,))))
+    show("only a step's last", str(text("LastAlone", stops=(stop,))))
 
 
 def inside() -> int:
@@ -255,7 +251,7 @@ def guesses() -> None:
         params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
         begin = "The fox"
         print(f"> {begin}")
-        told = GuessedText(made, run.encode(begin), params, begin)
+        told = GuessedText(made, encode(begin), params, begin)
         for guess in ("a very bad boy", "dog, and he was", "fond of the king"):
             print(f"> {guess}")
             told.turn(guess)

@@ -8,7 +8,7 @@ seeded coin, so that it is known beforehand; the second is of what the small mod
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from math import log
 from random import Random
 from statistics import fmean, median, stdev
@@ -18,21 +18,15 @@ from typing import Any
 from nanobench.micro.speculation import Forced, SpeculationReport
 from nanobench.micro.speculation_texts import Drafted, SpeculationTextsReport
 from nanobench.report.values import factor
-from nanobook.examples import results
+from nanobook.examples import only, results
 from nanoinfer.speculate.pays import FIRST, GAIN, LOSS, PRICE, RATE, Pays
 
 XL, GPT2 = "random:gpt2-xl", "random:gpt2"
 TEXTS = ("repeating", 0.0), ("story", 0.0), ("story", 0.8)  # and their temperatures
 
 
-def report() -> SpeculationReport:
-    """The results. ValueError with the command that makes them."""
-    return results(SpeculationReport, "h200-speculation", "speculation")
-
-
-def texts_report() -> SpeculationTextsReport:
-    """Those of real texts."""
-    return results(SpeculationTextsReport, "h200-speculation-texts", "speculation-texts")
+report = partial(results, SpeculationReport, "h200-speculation", "speculation")
+texts_report = partial(results, SpeculationTextsReport, "h200-speculation-texts", "speculation-texts")  # of real texts
 
 
 def cases(model: str, adaptive: bool = False) -> list[Forced]:
@@ -42,9 +36,7 @@ def cases(model: str, adaptive: bool = False) -> list[Forced]:
 
 def case(model: str, rows: int, alpha: float, drafts: int, adaptive: bool = False) -> Forced:
     """One case."""
-    wanted = (rows, alpha, drafts)
-    (found,) = [one for one in cases(model, adaptive) if (one.rows, one.alpha, one.draft_tokens) == wanted]
-    return found
+    return only(cases(model, adaptive), rows=rows, alpha=alpha, draft_tokens=drafts)
 
 
 def values(of: Callable[[Forced], float]) -> list[float]:

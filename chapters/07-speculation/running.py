@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from nanobook.examples import load
+from nanobook.running import decode, encode, model
 from nanoinfer import LLM
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.sampling import gumbel
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 
-four = load(Path(__file__).parents[1] / "04-cuda-graphs" / "running.py")
-model, show = four.model, four.show
 FOX = "The fox said to the hare, Come with me. The hare said to the fox,"
 SEED, HEAT = 5, 0.8  # of the sampled texts: seed and temperature
 
@@ -130,16 +128,6 @@ class Plain(Text):
 
     def drafts(self, most: int) -> list[int]:
         return []
-
-
-def encode(text: str) -> list[int]:
-    """Token ids."""
-    return gpt2_tokenizer().encode(text)
-
-
-def decode(ids: Sequence[int]) -> str:
-    """Their text."""
-    return gpt2_tokenizer().decode(list(ids))
 
 
 def llm(engine: str = "dense", **settings: Any) -> LLM:

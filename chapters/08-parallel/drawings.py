@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from nanobench.report.figures.style import ACCENT, MUTED, PEERS, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, MUTED, PEERS, Drawing
 from nanobench.report.values import seconds
 from nanobook.examples import load
+from nanobook.figures.sketch import Sketch, charted, sketched
 from nanoinfer.model.config import PRESETS
 from nanoinfer.parallel.shard import Shard
 
 here = Path(__file__).parent
-example, boxes = load(here / "example.py"), load(here.parent / "01-naive" / "boxes.py")
+example = load(here / "example.py")
 run, measured = example.run, example.measured
 RANKS = (PEERS[0], ACCENT, PEERS[1])  # a colour each
 
@@ -26,12 +26,11 @@ def drawings() -> list[Drawing]:
     return [*computed, reduces(), overtakes()]
 
 
-def grid(ax: Axes, at: tuple[float, float], numbers: Any, colors: list[list[str | None]]) -> None:
+def grid(on: Sketch, at: tuple[float, float], numbers: Any, colors: list[list[str | None]]) -> None:
     """A matrix of whole numbers in squares, its upper left corner at `at`."""
     for row, line in enumerate(numbers):
         for column, number in enumerate(line):
-            boxes.filled(ax, (at[0] + column, at[1] + row), (1, 1), colors[row][column])
-            boxes.write(ax, (at[0] + column + 0.5, at[1] + row + 0.5), str(int(number)), size=10, align="center")
+            on.filled((at[0] + column, at[1] + row), (1, 1), colors[row][column], str(int(number)), 10)
 
 
 def paper() -> Drawing:
@@ -41,29 +40,28 @@ def paper() -> Drawing:
     terms = [h[own] @ B[own] for own in (slice(0, 2), slice(2, 4))]
     columns = [RANKS[0], RANKS[0], RANKS[1], RANKS[1]]
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(27, 10.2)
-        grid(ax, (0.6, 2.9), [x], [[None] * 4])
-        boxes.write(ax, (2.6, 4.5), "x, on both", MUTED, 10, "center")
-        grid(ax, (6.0, 1.4), A, [columns] * 4)
-        boxes.write(ax, (8.0, 0.8), "A, cut by columns", align="center")
-        grid(ax, (11.4, 2.9), [h], [columns])
-        boxes.write(ax, (13.4, 4.8), "h, negatives 0,\neach rank alone", MUTED, 10, "center")
-        grid(ax, (16.8, 1.4), B, [[color] * 4 for color in columns])
-        boxes.write(ax, (18.8, 0.8), "B, cut by rows", align="center")
+    @sketched(27, 10.2)
+    def draw(on: Sketch) -> None:
+        grid(on, (0.6, 2.9), [x], [[None] * 4])
+        on.write((2.6, 4.5), "x, on both", MUTED, 10, "center")
+        grid(on, (6.0, 1.4), A, [columns] * 4)
+        on.write((8.0, 0.8), "A, cut by columns", align="center")
+        grid(on, (11.4, 2.9), [h], [columns])
+        on.write((13.4, 4.8), "h, negatives 0,\neach rank alone", MUTED, 10, "center")
+        grid(on, (16.8, 1.4), B, [[color] * 4 for color in columns])
+        on.write((18.8, 0.8), "B, cut by rows", align="center")
         for y, term, color, name in zip((1.4, 4.7), terms, RANKS, ("rank 0's term", "rank 1's term"), strict=False):
-            grid(ax, (22.2, y), [term], [[color] * 4])
-            boxes.write(ax, (24.2, y - 0.6), name, MUTED, 10, "center")
-        boxes.write(ax, (24.2, 3.1), "+", size=14, align="center")
-        boxes.arrow(ax, (24.2, 5.8), (24.2, 7.4), MUTED, 1.6)
-        boxes.write(ax, (23.8, 6.6), "one all-reduce", size=10, align="right")
-        grid(ax, (22.2, 7.5), [h @ B], [[PEERS[1]] * 4])
-        boxes.write(ax, (24.2, 9.1), "y, on both", MUTED, 10, "center")
-        boxes.write(ax, (0.6, 7.3), "rank 0 has two columns of A and two rows of B", RANKS[0], 10.5)
-        boxes.write(ax, (0.6, 8.3), "rank 1 has the others", RANKS[1], 10.5)
+            grid(on, (22.2, y), [term], [[color] * 4])
+            on.write((24.2, y - 0.6), name, MUTED, 10, "center")
+        on.write((24.2, 3.1), "+", size=14, align="center")
+        on.arrow((24.2, 5.8), (24.2, 7.4), MUTED, 1.6)
+        on.write((23.8, 6.6), "one all-reduce", size=10, align="right")
+        grid(on, (22.2, 7.5), [h @ B], [[PEERS[1]] * 4])
+        on.write((24.2, 9.1), "y, on both", MUTED, 10, "center")
+        on.write((0.6, 7.3), "rank 0 has two columns of A and two rows of B", RANKS[0], 10.5)
+        on.write((0.6, 8.3), "rank 1 has the others", RANKS[1], 10.5)
         for at, sign in ((5.3, "·"), (10.7, "="), (16.1, "·"), (21.5, "=")):
-            boxes.write(ax, (at, 3.4), sign, size=13, align="center")
-        return figure
+            on.write((at, 3.4), sign, size=13, align="center")
 
     told = [" ".join(str(int(n)) for n in row) for row in (h, *terms, h @ B)]
     alt = (
@@ -80,36 +78,28 @@ def layer() -> Drawing:
     config = PRESETS["gpt2-xl"]
     own = [Shard(rank, 2).config(config) for rank in range(2)]
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 6.6)
+    @sketched(16, 6.6)
+    def draw(on: Sketch) -> None:
         for rank, y in enumerate((1.2, 5.4)):
             color, part = RANKS[rank], own[rank]
-            boxes.arrow(ax, (0.2, y), (15.8, y), MUTED, 2.2)
-            boxes.write(
-                ax,
-                (0.2, y - 0.45 * (1 if rank == 0 else -1)),
-                f"rank {rank}: residual stream, {config.n_embd:,} numbers a token",
-                color,
-                10,
-            )
+            on.arrow((0.2, y), (15.8, y), MUTED, 2.2)
             away = 1 if rank == 0 else -1
+            told = f"rank {rank}: residual stream, {config.n_embd:,} numbers a token"
+            on.write((0.2, y - 0.45 * away), told, color, 10)
             for at, (left, one, two) in enumerate((
                 (1.3, f"norm, c_attn,\n{part.n_head} heads", "rows of\nattn.c_proj"),
                 (8.6, f"norm, c_fc, GELU,\n{part.inner:,} columns", "rows of\nmlp.c_proj"),
             )):  # fmt: skip
                 inside = y + 1.15 * away
-                boxes.arrow(ax, (left, y), (left, inside - 0.42 * away), MUTED)
-                boxes.filled(ax, (left - 1.0, inside - 0.42), (2.6, 0.84), color)
-                boxes.write(ax, (left + 0.3, inside), one, size=9.5, align="center")
-                boxes.arrow(ax, (left + 1.6, inside), (left + 2.1, inside), MUTED)
-                boxes.filled(ax, (left + 2.1, inside - 0.42), (1.8, 0.84), color)
-                boxes.write(ax, (left + 3.0, inside), two, size=9.5, align="center")
-                boxes.arrow(ax, (left + 3.9, inside), (left + 4.75, 3.3 - 0.38 * away), color)
-                boxes.arrow(ax, (left + 5.3, 3.3 - 0.38 * away), (left + 6.0, y + 0.08 * away), PEERS[1])
+                on.arrow((left, y), (left, inside - 0.42 * away), MUTED)
+                on.filled((left - 1.0, inside - 0.42), (2.6, 0.84), color, one)
+                on.arrow((left + 1.6, inside), (left + 2.1, inside), MUTED)
+                on.filled((left + 2.1, inside - 0.42), (1.8, 0.84), color, two)
+                on.arrow((left + 3.9, inside), (left + 4.75, 3.3 - 0.38 * away), color)
+                on.arrow((left + 5.3, 3.3 - 0.38 * away), (left + 6.0, y + 0.08 * away), PEERS[1])
                 if rank == 0:
-                    boxes.box(ax, (left + 5.05, 3.3), (1.9, 0.7), "all-reduce", accent=True)
-                    boxes.write(ax, (left - 0.4, 3.3), ("attention", "MLP")[at], MUTED, 10.5)
-        return figure
+                    on.box((left + 5.05, 3.3), (1.9, 0.7), "all-reduce", accent=True)
+                    on.write((left - 0.4, 3.3), ("attention", "MLP")[at], MUTED, 10.5)
 
     alt = (
         f"A layer of gpt2-xl on two ranks. Each has the whole residual stream. Rank 0 computes {own[0].n_head} heads "
@@ -130,22 +120,18 @@ def heads() -> Drawing:
     ways = (("in each third", [0 if n % H < first else 1 for n in range(3 * H)]),
             ("straight", [0 if n < 3 * first else 1 for n in range(3 * H)]))  # fmt: skip
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 3.6)
+    @sketched(16, 3.6)
+    def draw(on: Sketch) -> None:
         for row, (name, owners) in enumerate(ways):
             y = 0.5 + 1.45 * row
-            boxes.write(ax, (0.2, y + 0.35), f"cut {name}", size=10.5)
+            on.write((0.2, y + 0.35), f"cut {name}")
             for at, owner in enumerate(owners):
                 x = 3.1 + 0.82 * at + 0.12 * (at // H)
-                boxes.filled(ax, (x, y), (0.82, 0.7), RANKS[owner])
-                boxes.write(ax, (x + 0.41, y + 0.35), names[at], size=10, align="center")
-        boxes.write(ax, (3.1, 1.5), "each rank has the query, the key and the value of its heads", MUTED, 9.5)
-        boxes.write(
-            ax, (3.1, 2.95), f"rank 0 has all queries and keys 0 to {3 * first - H - 1}, and no value", MUTED, 9.5
-        )
-        boxes.write(ax, (3.1, 0.22), "rank 0", RANKS[0], 9.5)
-        boxes.write(ax, (4.3, 0.22), "rank 1", RANKS[1], 9.5)
-        return figure
+                on.filled((x, y), (0.82, 0.7), RANKS[owner], names[at], 10)
+        on.write((3.1, 1.5), "each rank has the query, the key and the value of its heads", MUTED, 9.5)
+        on.write((3.1, 2.95), f"rank 0 has all queries and keys 0 to {3 * first - H - 1}, and no value", MUTED, 9.5)
+        on.write((3.1, 0.22), "rank 0", RANKS[0], 9.5)
+        on.write((4.3, 0.22), "rank 1", RANKS[1], 9.5)
 
     alt = (
         f"The columns of c_attn of a model with {H} heads, by heads: queries q0 to q{H - 1}, then keys, then values. "
@@ -168,29 +154,25 @@ def ring() -> Drawing:
             to[one.part] = to[one.part] + one.numbers[0] if at < 2 else one.numbers[0]
         states.append([list(row) for row in have])
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 6.2)
+    @sketched(16, 6.2)
+    def draw(on: Sketch) -> None:
         for at, state in enumerate(states):
             x = 1.5 + 3.0 * at
             title = "at first" if at == 0 else f"{'add' if at < 3 else 'pass on'}, step {at}"
-            boxes.write(ax, (x + 1.05, 0.35), title, MUTED, 10, "center")
+            on.write((x + 1.05, 0.35), title, MUTED, 10, "center")
             for rank, row in enumerate(state):
                 y = 0.9 + 1.7 * rank
                 if at == 0:
-                    boxes.write(ax, (0.2, y + 0.35), f"rank {rank}", size=10.5)
+                    on.write((0.2, y + 0.35), f"rank {rank}")
                 came = {(one.sender + 1) % 3: one.part for one in steps[at - 1]} if at else {}
                 for part, number in enumerate(row):
                     done = number == sum(r[part] for r in start)
                     color = PEERS[1] if done else ACCENT if came.get(rank) == part else None
-                    boxes.filled(ax, (x + 0.7 * part, y), (0.7, 0.7), color)
-                    boxes.write(ax, (x + 0.7 * part + 0.35, y + 0.35), f"{number:g}", size=9.5, align="center")
+                    on.filled((x + 0.7 * part, y), (0.7, 0.7), color, f"{number:g}")
             for one in steps[at] if at < len(steps) else ():
                 start_y, end_y = (0.9 + 1.7 * rank + 0.35 for rank in (one.sender, (one.sender + 1) % 3))
-                boxes.arrow(ax, (x + 2.14, start_y), (x + 2.98, end_y), MUTED, 1.2)
-        boxes.write(
-            ax, (1.5, 5.85), "orange: what has just been added to; green: complete; an arrow: one message", MUTED, 9.5
-        )
-        return figure
+                on.arrow((x + 2.14, start_y), (x + 2.98, end_y), MUTED, 1.2)
+        on.write((1.5, 5.85), "orange: what has just been added to; green: complete; an arrow: one message", MUTED, 9.5)
 
     lines = tuple((str(at + 1), *(f"{one.sender} sends part {one.part}: {one.numbers[0]:g}" for one in step))
                   for at, step in enumerate(steps))  # fmt: skip
@@ -208,20 +190,15 @@ def reduces() -> Drawing:
     styles = (PEERS[1], "v", "-"), (PEERS[0], "^", "-"), (MUTED, "s", ":"), (MUTED, "D", "-"), (ACCENT, "o", "-")
     looks = dict(zip(kinds, styles, strict=False))
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 3.4), layout=None)
-        ax = figure.subplots()
+    @charted(3.4, left=0.08, top=0.96, bottom=0.16)
+    def draw(ax: Axes) -> None:
         for kind, (color, marker, line) in looks.items():
             times = [1e6 * measured.reduce_s(kind, n) for n in rows]
             ax.plot(rows, times, color=color, marker=marker, linestyle=line, linewidth=2.0, label=measured.KINDS[kind])
         ax.set_xscale("log", base=2)
         ax.set_xticks(rows, [str(n) for n in rows])
-        ax.set_ylim(0, None)
-        ax.set_xlabel(f"sequences, each {measured.width():,} numbers of two bytes")
-        ax.set_ylabel("µs")
         ax.legend(loc="upper left", ncols=2)
-        figure.subplots_adjust(left=0.08, right=0.985, top=0.96, bottom=0.16)
-        return figure
+        ax.set(ylim=(0, None), xlabel=f"sequences, each {measured.width():,} numbers of two bytes", ylabel="µs")
 
     cells = tuple((str(n), *(seconds(measured.reduce_s(kind, n)) for kind in kinds)) for n in rows)
     each = [", ".join(f"{measured.KINDS[k]} {t}" for k, t in zip(kinds, line, strict=True)) for _, *line in cells]
@@ -236,9 +213,8 @@ def overtakes() -> Drawing:
     models = measured.models()
     looks = dict(zip(models, ((ACCENT, "o"), (PEERS[0], "s"), (PEERS[1], "^"), (PEERS[2], "D")), strict=False))
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 4.0), layout=None)
-        ax = figure.subplots()
+    @charted(4.0, left=0.09, top=0.96, bottom=0.13)
+    def draw(ax: Axes) -> None:
         for model, (color, marker) in looks.items():
             rows = measured.rows_measured(model)
             ax.plot(rows, [measured.gain(model, n) for n in rows], color=color, marker=marker, linewidth=2.2,
@@ -252,12 +228,8 @@ def overtakes() -> Drawing:
         ax.set_xscale("log", base=2)
         every = sorted({n for model in models for n in measured.rows_measured(model)})
         ax.set_xticks(every, [str(n) for n in every])
-        ax.set_ylim(0, None)
-        ax.set_xlabel("sequences")
-        ax.set_ylabel("times as fast on two GPUs")
         ax.legend(loc="lower right")
-        figure.subplots_adjust(left=0.09, right=0.985, top=0.96, bottom=0.13)
-        return figure
+        ax.set(ylim=(0, None), xlabel="sequences", ylabel="times as fast on two GPUs")
 
     cells = tuple((measured.short(model), str(n),
                    *(f"{measured.predicted(model, n, all_halves):.2f}" for all_halves in (False, True)),
@@ -275,23 +247,21 @@ def overtakes() -> Drawing:
 def overwritten() -> Drawing:
     """One buffer a rank: the next sum's number arrives before the last one was read."""
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 4.5)
+    @sketched(16, 4.5)
+    def draw(on: Sketch) -> None:
         for row, (buffers, y) in enumerate(((1, 0.6), (2, 2.6))):
-            boxes.write(ax, (0.2, y + 0.05), ("one buffer", "two, in turn")[row], size=10.5)
+            on.write((0.2, y + 0.05), ("one buffer", "two, in turn")[row])
             for rank in range(2):
                 line = y + 0.75 * rank
-                boxes.write(ax, (2.6, line), f"rank {rank}", RANKS[rank], 10)
+                on.write((2.6, line), f"rank {rank}", RANKS[rank], 10)
                 events = (((4.0, "writes 1"), (6.4, "reads 10"), (8.8, "writes 2")),
                           ((4.0, "writes 10"), (11.2, "reads 2" if buffers == 1 else "reads 1")))[rank]  # fmt: skip
                 for x, text in events:
                     wrong = text == "reads 2"
                     color = ACCENT if wrong else PEERS[1] if "reads" in text else None
-                    boxes.filled(ax, (x, line - 0.28), (1.9, 0.56), color)
-                    boxes.write(ax, (x + 0.95, line), text, size=9.5, align="center")
+                    on.filled((x, line - 0.28), (1.9, 0.56), color, text)
             told = "its sum is 12" if buffers == 1 else "its sum is 11"
-            boxes.write(ax, (13.3, y + 0.75), told, ACCENT if buffers == 1 else PEERS[1], 9.5)
-        return figure
+            on.write((13.3, y + 0.75), told, ACCENT if buffers == 1 else PEERS[1], 9.5)
 
     sums = [example.one_shot(1 + n, n) for n in (1, 2)]
     alt = (
@@ -309,23 +279,20 @@ def shards() -> Drawing:
     names = ["0-999", "1000-1999", "2000-2999", "3000-3999"]
     states = ("there", "being written, under another name", "there", "not begun")
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(16, 4.6)
-        boxes.write(ax, (0.2, 0.35), "prompts.jsonl, by lines", MUTED, 10)
-        boxes.write(ax, (5.6, 0.35), "whichever worker is free", MUTED, 10)
-        boxes.write(ax, (9.6, 0.35), "the folder of results", MUTED, 10)
+    @sketched(16, 4.6)
+    def draw(on: Sketch) -> None:
+        on.write((0.2, 0.35), "prompts.jsonl, by lines", MUTED, 10)
+        on.write((5.6, 0.35), "whichever worker is free", MUTED, 10)
+        on.write((9.6, 0.35), "the folder of results", MUTED, 10)
         for at, (name, state) in enumerate(zip(names, states, strict=True)):
             y = 0.75 + 0.92 * at
-            boxes.filled(ax, (0.2, y), (3.4, 0.7), None)
-            boxes.write(ax, (1.9, y + 0.35), name, size=10, align="center")
+            on.filled((0.2, y), (3.4, 0.7), None, name, 10)
             color = (PEERS[1], ACCENT, PEERS[1], None)[at]
             if at < 3:
-                boxes.arrow(ax, (3.6, y + 0.35), (5.6, y + 0.35), MUTED)
-                boxes.box(ax, (6.7, y + 0.35), (2.2, 0.6), f"worker {at % 2}")
-                boxes.arrow(ax, (7.8, y + 0.35), (9.6, y + 0.35), MUTED)
-            boxes.filled(ax, (9.6, y), (6.2, 0.7), color)
-            boxes.write(ax, (12.7, y + 0.35), state, None if color else MUTED, 10, "center")
-        return figure
+                on.arrow((3.6, y + 0.35), (5.6, y + 0.35), MUTED)
+                on.box((6.7, y + 0.35), (2.2, 0.6), f"worker {at % 2}")
+                on.arrow((7.8, y + 0.35), (9.6, y + 0.35), MUTED)
+            on.filled((9.6, y), (6.2, 0.7), color, state, 10, None if color else MUTED)
 
     alt = (
         "A file of prompts, cut into four shards by line numbers. The first and the third are there in the folder of "

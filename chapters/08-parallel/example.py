@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import textwrap
 import warnings
@@ -20,6 +18,7 @@ from typing import Any
 import torch
 
 from nanobook.examples import load, print_blocks
+from nanobook.running import model, output, show, show_fault
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
@@ -52,9 +51,8 @@ def cells(numbers: Sequence[float]) -> str:
 
 def two_processes() -> None:
     """What small.py prints, one process after the other."""
-    whole = os.environ | {"PYTHONUNBUFFERED": ""}  # each line is written at once, not in parts
-    told = subprocess.run([sys.executable, here / "small.py"], capture_output=True, check=True, text=True, env=whole)
-    for line in sorted(told.stdout.splitlines()):
+    told = output(here / "small.py", PYTHONUNBUFFERED="")  # so each line is written at once, not in parts
+    for line in sorted(told.splitlines()):
         print(textwrap.fill(line, 100, subsequent_indent=" " * 8))
 
 
@@ -75,9 +73,9 @@ def wrong_way() -> None:
 
 def layer() -> None:
     """The text by two ranks, and by two with a mistake."""
-    run.show("two ranks", run.texts()[0])
-    run.show("bias on every rank", run.texts(run.BiasEverywhere)[0])
-    run.show("residual in the sum", run.texts(run.ResidualReduced)[0])
+    show("two ranks", run.texts()[0])
+    show("bias on every rank", run.texts(run.BiasEverywhere)[0])
+    show("residual in the sum", run.texts(run.ResidualReduced)[0])
 
 
 def heads() -> None:
@@ -94,7 +92,7 @@ def heads() -> None:
 
 def straight() -> None:
     """The text where c_attn is cut as one matrix."""
-    run.show("cut straight", run.texts(run.CutStraight)[0])
+    show("cut straight", run.texts(run.CutStraight)[0])
 
 
 def joined() -> None:
@@ -156,12 +154,12 @@ class Heard:
 
 def orders() -> None:
     """What the first rank tells the others of two rows with two tokens to come."""
-    heard, model = Heard(), run.four.model()
-    kv = CapturedDense(model.config, 2, 64, run.CPU, torch.float64)
-    scoring = PenaltySampler(2, model.config.vocab_size, run.CPU, SAMPLERS.filtered)
-    core = RankEngine(model, kv, 2, ranks=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
+    heard, net = Heard(), model()
+    kv = CapturedDense(net.config, 2, 64, run.CPU, torch.float64)
+    scoring = PenaltySampler(2, net.config.vocab_size, run.CPU, SAMPLERS.filtered)
+    core = RankEngine(net, kv, 2, ranks=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
     params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
-    for request in LLM(model, engine="dense").requests(["The fox", "Once upon a time"], params):
+    for request in LLM(net, engine="dense").requests(["The fox", "Once upon a time"], params):
         core.submit(request)
     while core.busy:
         core.step()
@@ -180,7 +178,7 @@ def killed() -> None:
     params = SamplingParams(max_tokens=200, temperature=0, ignore_eos=True)
     with LLM(engine="dense", tensor_parallel=2, device="cpu", threads=1, max_batch=1, max_len=256) as llm:
         assert llm.rank
-        stream, (other,) = llm.stream("Once upon a time", params), llm.rank.ranks.processes
+        stream, (other,) = llm.stream("Once upon a time", params), llm.rank.processes
         text = "".join(next(stream).text for _ in range(6))
         os.kill(other.pid, signal.SIGKILL)
         try:
@@ -198,10 +196,7 @@ def proof() -> None:
             told = two.generate([run.PROMPT, "The fox"], params)
         print(f"{'two ranks':24}{verify_tokens(one.forward_logits, told, params)}")
         wrong = replace(told[0], token_ids=tuple(run.new_ids(run.BiasEverywhere)[0]))
-        try:
-            verify_tokens(one.forward_logits, [wrong], params)
-        except AssertionError as error:
-            run.show("bias on every rank", str(error))
+        show_fault("bias on every rank", one.forward_logits, [wrong], params)
 
 
 def captured() -> None:
@@ -226,7 +221,7 @@ class Refuses:
 
 
 def _captures(group: Any) -> tuple[list[int], list[int]]:
-    part = PartOf(Shard(group.rank, group.size), group)
+    part = PartOf(group)
     model = part.load("small", run.CPU, torch.float32)
     kv = CapturedDense(model.config, 4, 32, run.CPU, torch.float32)
     settings = ALONE | {"agree": lambda ok: group.least(ok) == 1, "recorder": Refuses(2 * group.rank), "max_rows": 4}
@@ -297,8 +292,8 @@ def moved() -> None:
         if not counts:
             half.prompt = len(half.ids)
         half.run(run.NEW - 12 if not counts else run.NEW)
-        run.show(label, seven.decode(half.ids[whole.prompt :]))
-    run.show("no engine dies", str(whole))
+        show(label, seven.decode(half.ids[whole.prompt :]))
+    show("no engine dies", str(whole))
 
 
 LINES = [

@@ -8,13 +8,14 @@ to read is computed, not measured.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from math import prod
 
 from nanobench.core.records import Report
 from nanobench.micro.ranks import Ranked, RanksReport
 from nanobench.micro.replicas import ReplicasReport
 from nanobench.report.values import factor, seconds
-from nanobook.examples import results
+from nanobook.examples import only, results
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.parallel.shard import UNIT, Shard
 
@@ -24,9 +25,7 @@ KINDS = {"one-shot": "one-shot", "two-shot": "two-shot", "norm alone": "a norm",
          "in one kernel": "one kernel"}  # fmt: skip
 
 
-def report() -> RanksReport:
-    """The results. ValueError with the command that makes them."""
-    return results(RanksReport, "h200-ranks", "ranks")
+report = partial(results, RanksReport, "h200-ranks", "ranks")
 
 
 @cache
@@ -42,14 +41,14 @@ def copy_bytes_per_s() -> float:
     return results(Report, "h200-xl", "run --preset xl").copy_bytes_per_s
 
 
-def shape(model: str) -> ModelConfig:
-    """Of a random model, by its name."""
-    return PRESETS[model.removeprefix("random:")]
-
-
 def short(model: str) -> str:
     """Its name in a table."""
     return model.removeprefix("random:")
+
+
+def shape(model: str) -> ModelConfig:
+    """Of a random model, by its name."""
+    return PRESETS[short(model)]
 
 
 # What a step has to read.
@@ -60,19 +59,12 @@ def step_bytes(config: ModelConfig, size: int, rows: int, context: float) -> dic
     shard = Shard(0, size)
     own, ids = shard.config(config), shard.vocab(config)
     shapes = own.parameter_shapes()
-    layers = sum(_numbers(shape) for name, shape in shapes.items() if name.startswith("h.") or "ln_f" in name)
+    layers = sum(prod(shape) for name, shape in shapes.items() if name.startswith("h.") or "ln_f" in name)
     return {
         "layers": BYTES * layers,
         "head": BYTES * (ids.stop - ids.start) * config.n_embd,
         "KV cache": BYTES * rows * context * own.kv_numbers,
     }
-
-
-def _numbers(shape: tuple[int, ...]) -> int:
-    count = 1
-    for side in shape:
-        count *= side
-    return count
 
 
 def limit_s(config: ModelConfig, size: int, rows: int, context: float) -> float:
@@ -106,8 +98,7 @@ def reduce_rows() -> list[int]:
 
 def reduce_s(kind: str, rows: int) -> float:
     """Seconds of one all-reduce, inside a captured graph."""
-    (found,) = [one.seconds.median for one in report().reduces if (one.kind, one.rows) == (kind, rows)]
-    return found
+    return only(report().reduces, kind=kind, rows=rows).seconds.median
 
 
 def sum_s(kind: str, rows: int) -> float:
@@ -149,8 +140,7 @@ def rows_measured(model: str) -> list[int]:
 
 def case(model: str, ranks: int, rows: int) -> Ranked:
     """One case."""
-    (found,) = [one for one in report().cases if (one.model, one.ranks, one.rows) == (model, ranks, rows)]
-    return found
+    return only(report().cases, model=model, ranks=ranks, rows=rows)
 
 
 def step_s(model: str, ranks: int, rows: int) -> float:

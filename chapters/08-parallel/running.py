@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nanobook.examples import load
+from nanobook.running import decode, encode
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.cpu_sampling import noise
 from nanoinfer.engine.samplers import SAMPLERS
@@ -25,13 +26,10 @@ from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.parallel.joined import JoinedSamplers
-from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
-four, small = load(here.parent / "04-cuda-graphs" / "running.py"), load(here / "small.py")
-show, word = four.show, four.word
+small = load(here / "small.py")
 PROMPT, NEW, SEED, HEAT = "Once upon a time", 40, 5, 0.8
 CPU = torch.device("cpu")
 
@@ -163,8 +161,7 @@ class OwnNumbers(JoinedSamplers):
 @cache
 def texts(part: type[Part] = Part, heat: float = 0.0, samplers: type[JoinedSamplers] = JoinedSamplers) -> list[str]:
     """What each of two ranks writes after the prompt."""
-    tokenizer = gpt2_tokenizer()
-    return [tokenizer.decode(tokenizer.encode(PROMPT) + ids) for ids in new_ids(part, heat, samplers)]
+    return [decode(encode(PROMPT) + ids) for ids in new_ids(part, heat, samplers)]
 
 
 @cache
@@ -177,13 +174,13 @@ def new_ids(
 
 @torch.inference_mode()
 def _generate(group: Any, part: type[Part], heat: float, samplers: type[JoinedSamplers]) -> list[int]:
-    model = part(Shard(group.rank, group.size), group).load("small", CPU, torch.float64)
+    model = part(group).load("small", CPU, torch.float64)
     assert isinstance(model, ShardedGPT2)
     joined, rows = samplers(model, SAMPLERS), BatchState.empty(1, CPU).at(slice(0, 1))
     rows.temperature.fill_(heat)
     rows.seed.fill_(SEED)
     kv = DenseCache(model.config, 1, 128, CPU, torch.float64)
-    ids, at = gpt2_tokenizer().encode(PROMPT), 0
+    ids, at = encode(PROMPT), 0
     for step in range(NEW):
         new, T = torch.tensor(ids[at:]), len(ids) - at
         rows.step.fill_(step)

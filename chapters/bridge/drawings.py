@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from matplotlib.figure import Figure
-
 from nanobench.report.figures.style import ACCENT, MUTED, PEERS, Drawing
-from nanobook.examples import load
+from nanobook.figures.sketch import Sketch, sketched
 
-here = Path(__file__).parent
-example, boxes = load(here / "example.py"), load(here.parent / "01-naive" / "boxes.py")
 HEADS, MODELS = 8, (("GPT-2: a key head for every query head", 8), ("Llama-3.1-8B: a key head for every four", 2))
 
 
@@ -22,22 +16,21 @@ def drawings() -> list[Drawing]:
 def groups() -> Drawing:
     """Eight query heads, and the key heads that they read, without groups and in groups of four."""
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(20, 4.6)
+    @sketched(20, 4.6)
+    def draw(on: Sketch) -> None:
         for side, (title, keys) in enumerate(MODELS):
             left, group = 0.4 + 10.1 * side, HEADS // keys
-            boxes.write(ax, (left, 0.45), title, size=11.5)
+            on.write((left, 0.45), title, size=11.5)
             for head in range(HEADS):
-                boxes.filled(ax, (left + 1.15 * head, 1.0), (0.95, 0.75), PEERS[0])
-                boxes.write(ax, (left + 1.15 * head + 0.475, 1.38), f"q{head}", align="center")
+                on.filled((left + 1.15 * head, 1.0), (0.95, 0.75), PEERS[0])
+                on.write((left + 1.15 * head + 0.475, 1.38), f"q{head}", align="center")
                 key = head // group
                 x = left + 1.15 * (key * group + (group - 1) / 2) + 0.475
-                boxes.arrow(ax, (left + 1.15 * head + 0.475, 1.8), (x, 2.72), MUTED)
+                on.arrow((left + 1.15 * head + 0.475, 1.8), (x, 2.72), MUTED)
                 if head % group == 0:
-                    boxes.filled(ax, (x - 0.475, 2.75), (0.95, 0.75), ACCENT)
-                    boxes.write(ax, (x, 3.13), f"k{key} v{key}", size=8.5, align="center")
-            boxes.write(ax, (left, 4.1), f"cached per token and layer: {2 * keys} vectors", MUTED)
-        return figure
+                    on.filled((x - 0.475, 2.75), (0.95, 0.75), ACCENT)
+                    on.write((x, 3.13), f"k{key} v{key}", size=8.5, align="center")
+            on.write((left, 4.1), f"cached per token and layer: {2 * keys} vectors", MUTED)
 
     alt = (
         "Eight query heads twice. On the left each reads a key and value head of its own, so 16 vectors are cached for "

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 
 from nanobench.report.values import seconds, size
 from nanobook.examples import load as load_file
 from nanobook.examples import print_blocks
+from nanobook.running import output
 from nanobook.text.marker_values import load
 from nanoinfer.engine import fake_graph
 
@@ -80,8 +78,7 @@ LLAMA = SHAPES["Llama-3.1-8B"]
 
 def program() -> None:
     """What small.py prints when it is run."""
-    with patch.object(sys, "argv", ["small.py"]):
-        runpy.run_path(str(here / "small.py"), run_name="__main__")
+    print(output(here / "small.py"), end="")
 
 
 def token() -> None:
@@ -130,7 +127,6 @@ def _read(shape: Shape) -> str:
 
 
 NUMBERS: dict[str, Callable[[], str]] = {
-    "saved": lambda: f"{LLAMA.heads // LLAMA.key_heads}",
     "weights": lambda: size(LLAMA.weights),
     "head": lambda: size(LLAMA.head),
     "read": lambda: size(LLAMA.read),

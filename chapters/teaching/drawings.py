@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from matplotlib.figure import Figure
-
 from nanobench.report.figures.style import GRID, MUTED, Drawing
-from nanobook.examples import load
-
-here = Path(__file__).parent
-boxes = load(here.parent / "01-naive" / "boxes.py")
+from nanobook.figures.sketch import Sketch, sketched
 
 # Exercise, what it needs, and where it stands: column and line. Columns 0 to 2 are chapter 1, 3 and 4 the second one.
 NEEDS: dict[str, tuple[str, tuple[str, ...], tuple[float, float]]] = {
@@ -39,20 +32,19 @@ def needs() -> Drawing:
     def at(place: tuple[float, float]) -> tuple[float, float]:
         return 0.62 + place[0] * WIDE, 0.95 + place[1] * HIGH
 
-    def draw() -> Figure:
-        figure, ax = boxes.canvas(8 * WIDE, 7 * HIGH + 0.5)
+    @sketched(8 * WIDE, 7 * HIGH + 0.5)
+    def draw(on: Sketch) -> None:
         for text, column in HEADS.items():
-            boxes.write(ax, (at((column, 0))[0], 0.3), text, MUTED, align="center")
+            on.write((at((column, 0))[0], 0.3), text, MUTED, align="center")
         for edge in (2.5, 4.5):
             x = at((edge, 0))[0]
-            ax.plot([x, x], [0.1, at((0, 6.4))[1]], color=GRID, linewidth=1, zorder=1)
+            on.ax.plot([x, x], [0.1, at((0, 6.4))[1]], color=GRID, linewidth=1, zorder=1)
         for _, (_, needed, place) in NEEDS.items():
             for other in needed:
                 start, end = at(NEEDS[other][2]), at(place)
-                boxes.arrow(ax, (start[0] + BOX[0] / 2, start[1]), (end[0] - BOX[0] / 2, end[1]), MUTED)
+                on.arrow((start[0] + BOX[0] / 2, start[1]), (end[0] - BOX[0] / 2, end[1]), MUTED)
         for id, (name, _, place) in NEEDS.items():
-            boxes.box(ax, at(place), BOX, f"{id}\n{name}")
-        return figure
+            on.box(at(place), BOX, f"{id}\n{name}")
 
     rows = tuple((f"{id} {name}", ", ".join(needed) or "–") for id, (name, needed, _) in NEEDS.items())
     told = "; ".join(f"{id} needs {' and '.join(needed)}" for id, (_, needed, _) in NEEDS.items() if needed)

@@ -64,14 +64,11 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit code. What goes wrong is said in one sentence on standard error."""
     prepare_streams()
-    arguments = list(arguments) or ["--help"]
+    name, *_ = arguments = list(arguments) or ["--help"]
     group = typer.main.get_command(app)
     try:
         try:  # not typer's own `main`, which would answer Ctrl-C and closed pipes its own way
-            with (
-                needing(arguments[0], EXTRAS.get(arguments[0])),
-                group.make_context("nanoinfer", arguments) as context,
-            ):
+            with needing(name, EXTRAS.get(name)), group.make_context("nanoinfer", arguments) as context:
                 return group.invoke(context) or 0
         except typer.Exit as exit_:
             return exit_.exit_code

@@ -33,11 +33,9 @@ class Writer:
     def __init__(
         self, prompts: Sequence[str], echo: bool = True, record: Record | None = None, progress: bool = False
     ) -> None:
-        several = len(prompts) > 1
+        heading = "==> {} <==\n" * (len(prompts) > 1)
         self.record, self.bar = record, progress_bar(len(prompts), progress and not is_terminal(sys.stdout))
-        self.texts = [
-            f"==> {i} <==\n" * several + prompt * echo for i, prompt in enumerate(prompts, 1)
-        ]  # to be written
+        self.texts = [heading.format(i) + prompt * echo for i, prompt in enumerate(prompts, 1)]  # to be written
         self.done: dict[int, Completion] = {}
         self.begun = {0}
         self.token_ids: list[int] = []  # of all texts, as they came

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
         raise Refused(f"{KEY_VARIABLE} is empty: set it to a key, or unset it")
     with needing("serve", "serve"):
         from nanoinfer.remote.llm import ProcessLLM
-        from nanoinfer.serve import run, watch
+        from nanoinfer.serve import run
 
     if (most := run.allow_descriptors(server.connections)) is not None:
         raise Refused(f"--connections must be at most {most} here, not {server.connections}: see `ulimit -Hn`")
@@ -61,8 +62,7 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     if server.watch and server.replicas > 1:
         remark(f"nanoinfer: the page shows one of the {server.replicas} engines, the first that is alive")
     make = partial(ProcessLLM, model.model, replicas=server.replicas, **model.settings)
-    page = [partial(watch.add_watch, settings=server)] * server.watch
-    cause = run.serve(make, server, short_name(model.name), listening, *page)
+    cause = run.serve(make, replace(server, name=server.name or short_name(model.name)), listening)
     if isinstance(cause, ValueError):  # the model could not be loaded as it was asked for
         raise cause
     if cause is not None:

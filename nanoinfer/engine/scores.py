@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from nanoinfer.engine.samplers import cheapest
 from nanoinfer.engine.sampling import Choices
 from nanoinfer.engine.state import Fetch, upload
 from nanoinfer.model.batch import Batch
-from nanoinfer.model.gpt2 import GPT2, Cache
+from nanoinfer.model.gpt2 import GPT2, Attend, Cache
 
 SCORING = 3  # which of `AllSamplers` serves rows with penalties or logprobs
 
@@ -42,9 +41,12 @@ class ScoringModel:
         return getattr(self.model, name)
 
     def __call__(self, batch: Batch, cache: Cache) -> Tensor:
-        hidden = self.model.hidden(batch, partial(cache.attend, cache.plan(batch)))  # (N, C)
+        return type(self.model).forward(self, batch, cache)  # type: ignore[arg-type]  # over this one's `hidden`
+
+    def hidden(self, batch: Batch, attend: Attend) -> Tensor:
+        hidden = self.model.hidden(batch, attend)  # (N, C)
         self.scores = prompt_logprobs(self.model, hidden[self.scored_at], self.next_ids)
-        return self.model.head(batch.last(hidden))
+        return hidden
 
 
 @contextmanager
@@ -71,22 +73,18 @@ class PlainScores(QueueEngine):
     own: Any = None  # logprobs of the tokens that were just chosen
 
     def run(self, work: list[Work]) -> list[Any]:
-        wanted, scores = [s.following(start, count) for s, start, count in work], None
-        self.own = None
-        if any(wanted):
-            with scoring(self, wanted, [count for *_, count in work]) as model:
-                tokens = super().run(work)
-            scores = model.scores.tolist()
-        else:
+        wanted, self.own = [s.following(start, count) for s, start, count in work], None
+        asked = scoring(self, wanted, [count for *_, count in work]) if any(wanted) else nullcontext()
+        with asked as model:
             tokens = super().run(work)
+        scores = model.scores.tolist() if model else None
         return joined(tokens, self.own, scores, wanted) if self.own or scores else tokens
 
     def choose(self, logits: Tensor, sequences: list[Any]) -> Tensor:
         params = [s.params for s in sequences]
-        sampler = SAMPLERS[max(map(cheapest, params))]
-        rows: Any = None
-        if sampler is not SAMPLERS.greedy:
-            rows = Choices.of([(s.request, s.generated) for s in sequences], logits.device)
+        kind = max(map(cheapest, params))
+        sampler = SAMPLERS[kind]  # the first, greedy, looks at no row
+        rows: Any = Choices.of([(s.request, s.generated) for s in sequences], logits.device) if kind else None
         if not any(each.scores for each in params):
             return sampler(logits, rows)
         V, device, logits = logits.shape[-1], logits.device, logits.float()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine import cpu_sampling
-from nanoinfer.engine.choice_stats import ChoiceStats
 from nanoinfer.engine.samplers import SAMPLERS, Samplers
 from nanoinfer.engine.stats import Stats
 from nanoinfer.engines.kernels import KernelMaker
@@ -37,16 +36,21 @@ class DraftMaker(KernelMaker):
         super().__init__(*args, **settings)
         self.speculate, self.draft_tokens, self.adaptive, self.seed = speculate, draft_tokens, adaptive_drafts, seed
         if speculate is not None:
-            self.keep_state(DraftEngine, ChoiceStats)
+            self.keep_state(DraftEngine, "drafts")
             self.captured_pages = VerifiedPaged
 
-    def keep_state(self, kind: Any, counts: type[Stats]) -> None:
-        """Keep the state of sequences on the device in every engine. Naive keeps nothing: it is made as dense is.
+    def keep_state(self, kind: Any, what: str) -> None:
+        """Keep the state of sequences on the device in every engine. Naive keeps nothing: it is made as dense is."""
+        self.device_state, self.on_device = True, kind
+        if self.kind == "naive":
+            self.kind = "dense"
+            warnings.warn(f"engine naive runs as engine dense does: {what} need a cache", RuntimeWarning, stacklevel=6)
 
-        counts: of engines that record steps.
-        """
-        self.device_state, self.on_device = True, partial(kind, counts=counts if self.graphs else Stats)
-        self.kind = "dense" if self.kind == "naive" else self.kind
+    def make(self) -> Any:
+        engine = super().make()
+        if not self.graphs:
+            engine.stats = Stats()  # nothing is recorded, and nothing counted of it
+        return engine
 
     def recording(self) -> dict[str, Any]:
         return super().recording() if self.graphs else {"recorder": None, "max_rows": 0, "lag": 0}
@@ -65,7 +69,7 @@ class DraftMaker(KernelMaker):
 
     def drafter(self) -> Drafter:
         """Who drafts. ValueError for a draft model of another vocabulary, or one without room."""
-        model, draft, ours = self.model, self.speculate, self.model.config.vocab_size
+        model, ours, draft = self.model, self.model.config.vocab_size, cast(Any, self.speculate)
         if draft == LOOKUP:
             return PromptLookup(self.max_batch, self.max_len, self.draft_tokens, model.device)
         if draft == NGRAM:
@@ -73,8 +77,6 @@ class DraftMaker(KernelMaker):
                 what = f"speculate {NGRAM!r} drafts for GPT-2's vocabulary"
                 raise ValueError(f"{what} of {VOCABULARY} tokens, not {ours}")
             return RepeatsOrNGrams(NGrams.load())
-        if not isinstance(draft, str | Path | GPT2):
-            raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {draft!r}")
         if not isinstance(draft, GPT2):
             draft = load_model(draft, model.device, model.dtype, seed=self.seed)
         if ours != (theirs := draft.config.vocab_size):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from nanoinfer.engine.samplers import Samplers
-from nanoinfer.engine.stats import GraphStats
 from nanoinfer.engines.drafts import DraftMaker
 from nanoinfer.parallel.joined import joined_samplers
 from nanoinfer.parallel.leader import RankEngine
@@ -24,16 +22,12 @@ class RankMaker(DraftMaker):
         super().__init__(*args, **settings)
         self.rank = rank
         if rank:
-            self.keep_state(partial(RankEngine, ranks=rank.ranks, agree=rank.agree), GraphStats)
+            self.keep_state(partial(RankEngine, ranks=rank, agree=rank.agree), "ranks")
 
     def samplers(self) -> Any:
         if not self.rank:
             return super().samplers()
-        return joined_samplers(self.model, self.plain_samplers(), self.max_batch)
-
-    def plain_samplers(self) -> Samplers:
-        samplers = super().plain_samplers()
-        if self.rank and self.graphs and self.kernels:
-            ops: Any = ReducedOps(self.model.ops, self.rank.group)
-            self.model.ops = ops
-        return samplers
+        base, model = self.plain_samplers(), cast(Any, self.model)
+        if self.graphs and self.kernels:
+            model.ops = ReducedOps(model.ops, self.rank.group)
+        return joined_samplers(model, base, self.max_batch)

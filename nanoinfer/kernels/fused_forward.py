@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,7 @@ class FusedForward:
         self.scores, self.ids = new(B, PROGRAMS, dtype=torch.float32), new(B, PROGRAMS, dtype=torch.int32)
         self.near, self.listed = new(B, sampling.TILE), new(B, sampling.TILE, dtype=torch.int32)
         self.refresh()
-        self.uncompiled = not self._interpreted and not compiled_before()
+        self.uncompiled = not self._interpreted and not compiled().exists()
 
     def refresh(self) -> None:
         maps = [(layer.c_attn, layer.attn_proj, layer.c_fc, layer.mlp_proj) for layer in self.model.layers]
@@ -188,11 +189,14 @@ class FusedForward:
         self, kernel: Any, grid: tuple[int, ...], warps: int, *given: Any, first: bool = False, **constants: Any
     ) -> None:
         """first: of the step, which waits for all that came before; the others may begin early, and wait inside."""
-        if self.uncompiled:
-            self.uncompiled = False
+        first_ever, self.uncompiled = self.uncompiled, False
+        if first_ever:
             logging.getLogger(__name__).warning(COMPILES)
         options = {} if self._interpreted else {"num_warps": warps, "launch_pdl": self.early and not first}
         kernel[grid](*given, **constants, EARLY=self.early, **options)
+        if first_ever:
+            with suppress(OSError):  # the line comes again, and that is all
+                compiled().touch()
 
     def _plan(self, rows: int) -> Plan:
         """float32, which is for proofs, has the plan of the narrowest strips: its tiles take twice the room."""
@@ -202,9 +206,9 @@ class FusedForward:
         return 32 if self._interpreted else 64 if self._small else plan.tile
 
 
-def compiled_before() -> bool:
-    """Whether Triton's cache holds the first kernel of a step, of any shape."""
-    return any(Path(knobs.cache.dir).glob("*/embed_kernel.json"))
+def compiled() -> Path:
+    """What stands in Triton's cache once it holds kernels of a step: to look for these is to list the whole cache."""
+    return Path(knobs.cache.dir) / f"nanoinfer-{triton.__version__}"
 
 
 def _fitting(cut: Cut, inner: int) -> Cut:

@@ -12,13 +12,6 @@ from safetensors.torch import save_file
 from nanoinfer.model.config import END_OF_TEXT, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.hub import WEIGHTS
-from nanoinfer.model.weights import open_model
-
-
-def model_config(name: str | Path, revision: str | None = None) -> ModelConfig:
-    """The shape of the model of that name. What is on the hub is fetched. Raises as `load_model`."""
-    with open_model(name, 0, revision) as (config, _):
-        return config
 
 
 def save_model(model: GPT2, folder: Path, dtype: torch.dtype | None = None) -> None:

@@ -44,6 +44,12 @@ def load_model(
         return fill_model(GPT2(config, device, dtype), read)
 
 
+def model_config(name: str | Path, revision: str | None = None) -> ModelConfig:
+    """The shape of the model of that name. What is on the hub is fetched. Raises as `load_model`."""
+    with open_model(name, 0, revision) as (config, _):
+        return config
+
+
 @contextmanager
 def open_model(name: str | Path, seed: int, revision: str | None) -> Iterator[tuple[ModelConfig, Read]]:
     """The shape of the model of that name, and what reads its parameters. As `load_model`; nothing is read yet."""

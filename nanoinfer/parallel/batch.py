@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 from nanoinfer.parallel.lines import Line, numbered, understood
@@ -123,15 +122,10 @@ def result(line: Line, done: Completion) -> str:
 
 def request_maker(model: str, revision: str | None, max_len: int | None) -> SampleMaker:
     """What checks the prompts for a model, whose weights are not loaded for it. ValueError for an unknown model."""
-    from nanoinfer.model.weights import open_model
-    from nanoinfer.text.tokenizer import gpt2_tokenizer
+    from nanoinfer.model.weights import model_config
 
-    with open_model(model, 0, revision) as (config, _):
-        pass
-    if max_len is not None and max_len > config.n_positions:
-        raise ValueError(f"max_len must be at most the model's context of {config.n_positions} tokens, not {max_len}")
-    context = max_len or config.n_positions
-    return SampleMaker(gpt2_tokenizer(), context, config.vocab_size, Random(0), config.end_of_text)
+    maker: SampleMaker = SampleMaker.of(model_config(model, revision), max_len, 0)
+    return maker
 
 
 def open_job(

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any
 
 from nanoinfer.parallel.processes import Raised
-from nanoinfer.parallel.ranks import HERE, Ranks, Start
+from nanoinfer.parallel.ranks import HERE, Start
 
 
 def main(connection: Connection) -> None:
@@ -51,7 +51,7 @@ def follow(orders: SimpleQueue[Any], first: Connection) -> None:
     first.send(HERE)
     settings = start.settings
     store: Any = dist.TCPStore(HOST, start.port, None, False)  # type: ignore[attr-defined]
-    rank = join(store, start.rank, settings["tensor_parallel"], choose_device(settings.get("device")), Ranks([]))
+    join(rank := Rank([]), store, start.rank, settings["tensor_parallel"], choose_device(settings.get("device")))
     torch.set_num_threads(rank.threads(settings.get("threads")))
 
     class OneOfSeveral(start.kind):  # type: ignore[name-defined, misc]

@@ -6,7 +6,6 @@ id. Filters, penalties and logprobs look at all ids, so the ranks gather their l
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from nanoinfer.parallel.sharded import ShardedGPT2
 
 
 class JoinedSamplers:
-    """model: whose logits they get, its own ids or all. base: what a single device would use."""
+    """model: whose logits they get, those of its own ids. base: what a single device would use."""
 
     def __init__(self, model: ShardedGPT2, base: Samplers) -> None:
         self.model, self.base = model, base
@@ -31,26 +30,15 @@ class JoinedSamplers:
         return Samplers(self.greedy, self.unfiltered, self.filtered)
 
     def greedy(self, logits: Tensor, rows: BatchState) -> Tensor:
-        if self._all(logits):
-            return self.base.greedy(logits, rows)
         return self._join(logits.float())
 
     def unfiltered(self, logits: Tensor, rows: BatchState) -> Tensor:
-        if self._all(logits):
-            return self.base.unfiltered(logits, rows)
         scores = scaled(logits.float(), rows.temperature)
         noisy = scores + noise(rows, self._ids[None])
         return self._join(torch.where(rows.temperature[:, None] > 0, noisy, scores))
 
     def filtered(self, logits: Tensor, rows: BatchState) -> Tensor:
-        return self.base.filtered(self.every(logits), rows)
-
-    def every(self, logits: Tensor) -> Tensor:
-        """The logits of all ids (B, V)."""
-        return logits if self._all(logits) else self.model.gathered(logits)
-
-    def _all(self, logits: Tensor) -> bool:
-        return logits.shape[-1] == self.model.config.vocab_size  # width is less, with two ranks or more
+        return self.base.filtered(self.model.gathered(logits), rows)
 
     def _join(self, scores: Tensor) -> Tensor:
         """The ids (B,) of the highest of all ranks' scores (B, width); among equals the lowest id.
@@ -65,17 +53,16 @@ class JoinedSamplers:
 
 
 class JoinedPenaltySampler(PenaltySampler):
-    """A `PenaltySampler` that looks at all ids' logits. every: makes these of a rank's own."""
+    """A `PenaltySampler` that looks at all ids' logits."""
 
-    def __init__(self, max_batch: int, model: ShardedGPT2, joined: JoinedSamplers) -> None:
-        super().__init__(max_batch, model.config.vocab_size, model.device, joined.base.filtered)
-        self._every: Callable[[Tensor], Tensor] = joined.every
+    def __init__(self, max_batch: int, model: ShardedGPT2, base: Samplers) -> None:
+        super().__init__(max_batch, model.config.vocab_size, model.device, base.filtered)
+        self._model = model
 
     def __call__(self, logits: Tensor, rows: BatchState) -> Tensor:
-        return super().__call__(self._every(logits), rows)
+        return super().__call__(self._model.gathered(logits), rows)
 
 
 def joined_samplers(model: Any, base: Samplers, max_batch: int) -> AllSamplers:
     """What a single device would use, for logits that a `ShardedGPT2` cuts by vocabulary."""
-    joined = JoinedSamplers(model, base)
-    return AllSamplers(*joined.samplers(), JoinedPenaltySampler(max_batch, model, joined))
+    return AllSamplers(*JoinedSamplers(model, base).samplers(), JoinedPenaltySampler(max_batch, model, base))

@@ -16,7 +16,6 @@ from nanoinfer.engine.device import Launch
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graphs import GraphEngine, Key, Replayable
 from nanoinfer.engine.scores import DeviceScores
-from nanoinfer.engine.stats import GraphStats, Stats
 from nanoinfer.parallel.ranks import Ranks
 
 
@@ -26,13 +25,9 @@ class RankEngine(DeviceScores, GraphEngine):
     ranks: those that do what this one does. Only the first rank has any; on all others, `launch` alone is called.
     agree: whether something is so on all ranks, from whether it is so here. A step that one rank replays and another
     runs eagerly would meet in collectives of different sizes, so a capture counts only if it succeeds everywhere.
-    counts: the class of its stats.
     """
 
-    def __init__(
-        self, *args: Any, ranks: Ranks, agree: Callable[[bool], bool], counts: type[Stats] = GraphStats, **settings: Any
-    ) -> None:
-        self.Stats = counts
+    def __init__(self, *args: Any, ranks: Ranks, agree: Callable[[bool], bool], **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.ranks, self.agree = ranks, agree
 

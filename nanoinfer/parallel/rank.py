@@ -7,9 +7,9 @@ measures alone, such as how many blocks fit, becomes the least of all ranks' bef
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,8 @@ import torch
 import torch.distributed
 
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import open_model
+from nanoinfer.model.weights import model_config
 from nanoinfer.parallel.ranks import Ranks, Start
-from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
 
 if TYPE_CHECKING:
@@ -30,63 +29,54 @@ dist: Any = torch.distributed  # its types leave half of its names out
 HOST = "127.0.0.1"
 
 
-@dataclass(frozen=True)
-class Rank:
-    """One rank. ranks: those that do what this one does; only the first has any."""
+class Rank(Ranks):
+    """One rank, and those that do what it does: only the first has any. Once they have met, each has its device."""
 
-    shard: Shard
-    group: Group
-    device: torch.device
-    ranks: Ranks
-
-    @property
-    def part(self) -> PartOf:
-        """What loads its part of a model."""
-        return PartOf(self.shard, self.group)
+    def meet(self, group: Group, device: torch.device) -> None:
+        """Go on together."""
+        self.group, self.device, self.abort = group, device, group.abort
+        self.part = PartOf(group)  # loads its part of a model
 
     def threads(self, asked: int | None) -> int:
         """Of a step on a CPU."""
-        return asked or max(1, (os.cpu_count() or 1) // self.shard.size)
+        return asked or max(1, (os.cpu_count() or 1) // self.group.size)
 
     def least(self, number: int) -> int:
         """The smallest of all ranks' numbers; what another rank has failed with, if it has."""
         try:
             return self.group.least(number)
         except RuntimeError as error:
-            raise self.ranks.failed(error) from error
+            raise self.failed(error) from error
 
     def agree(self, here: bool) -> bool:
         """Whether it is so on all ranks; a sign of life of all."""
         agreed = self.least(int(here)) == 1
-        self.ranks.renew()
+        self.renew()
         return agreed
 
     def begin(self, loop: EngineLoop) -> None:
         """All is made, here and, once this returns, on the other ranks."""
         self.least(0)
-        self.ranks.on_failure = loop.fail
+        self.on_failure = loop.fail
 
     @contextmanager
     def all_do(self, *order: Any) -> Iterator[None]:
         """What follows is done by the others too: between two steps."""
-        self.ranks.tell(*order)
+        self.tell(*order)
         try:
-            with self.ranks.watched(order[0]):
+            with self.watched(order[0]):
                 yield
         except BaseException as error:  # the others may be in the midst of it
-            raise self.ranks.failed(error) from error
-
-    def close(self) -> None:
-        """End the others."""
-        self.ranks.close()
+            raise self.failed(error) from error
 
 
 def lead(
-    kind: type[Any], settings: dict[str, Any], model: str | Path | GPT2, revision: str | None, device: torch.device
-) -> Rank:
+    owner: Any, kind: type[Any], settings: dict[str, Any], model: str | Path | GPT2, revision: str | None,
+    device: torch.device,
+) -> Rank:  # fmt: skip
     """Start the other ranks, which make a `kind` too, and be the first. ValueError: too few devices or heads.
 
-    kind: an `LLM`, made of a model and these settings.
+    owner: an `LLM`, with which they end. kind: what is made of a model and these settings.
     """
     size = settings["tensor_parallel"]
     if isinstance(model, GPT2):
@@ -96,27 +86,25 @@ def lead(
     first = device.index or 0
     if device.type == "cuda" and (count := torch.cuda.device_count()) < first + size:
         raise ValueError(f"tensor_parallel {size} needs {first + size} CUDA devices, but there are {count}")
-    with open_model(model, 0, revision) as (whole, _):
-        pass
-    if whole.n_head < size:
-        raise ValueError(f"tensor_parallel must be at most the model's {whole.n_head} heads, not {size}")
+    if (heads := model_config(model, revision).n_head) < size:
+        raise ValueError(f"tensor_parallel must be at most the model's {heads} heads, not {size}")
     store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
-    ranks = Ranks([Start(kind, rank, store.port, model, revision, settings) for rank in range(1, size)])
+    rank = Rank([Start(kind, other, store.port, model, revision, settings) for other in range(1, size)])
     try:
-        ranks.wait_until_here()
-        return join(store, 0, size, device, ranks)
+        rank.wait_until_here()
+        join(rank, store, 0, size, device)
+        weakref.finalize(owner, rank.close)  # at exit, too
+        return rank
     except BaseException:
-        ranks.close()
+        rank.close()
         raise
 
 
-def join(store: Any, rank: int, size: int, device: torch.device, ranks: Ranks) -> Rank:
-    """Meet the other ranks. device: the first one's; on GPUs, each further rank has the next."""
+def join(rank: Rank, store: Any, number: int, size: int, device: torch.device) -> None:
+    """Let it meet the others. device: the first one's; on GPUs, each further rank has the next."""
     from nanoinfer.parallel.group import Group  # not every build of torch has what it needs
 
     if device.type == "cuda":
-        device = torch.device("cuda", (device.index or 0) + rank)
+        device = torch.device("cuda", (device.index or 0) + number)
         torch.cuda.set_device(device)
-    group = Group(store, rank, size, device)
-    ranks.abort = group.abort
-    return Rank(Shard(rank, size), group, device, ranks)
+    rank.meet(Group(store, number, size, device), device)

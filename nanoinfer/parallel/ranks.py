@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -55,16 +56,17 @@ class Ranks:
         spawned = [spawn(CHILD) for _ in starts]
         self.processes = [process for process, _ in spawned]
         self._links = [link for _, link in spawned]
-        self._lock, self._closing, self._over, self._here = Lock(), Event(), Event(), Event()
+        self._lock, self._closing, self._over = Lock(), Event(), Event()
         for link, start in zip(self._links, starts, strict=True):
             link.send(start)
-        if starts:
-            Thread(target=self._watch, name="nanoinfer-ranks", daemon=True).start()
 
     def wait_until_here(self) -> None:
-        """Wait until they can be met in collectives."""
-        self._here.wait()
-        self.check()
+        """Wait until they can be met in collectives, and watch them from then on."""
+        for link in self._links:
+            if error := self._heard(link):
+                self._end(error)
+                self.check()
+        Thread(target=self._watch, name="nanoinfer-ranks", daemon=True).start()
 
     def tell(self, *order: Any) -> None:
         """All ranks are to do this, in the order of the calls. Raises what they have ended with, if they have."""
@@ -78,7 +80,7 @@ class Ranks:
     def check(self) -> None:
         """Raise what they have ended with, if they have."""
         if self.cause:
-            raise _again(self.cause)
+            raise copy(self.cause) from self.cause
 
     def failed(self, error: BaseException) -> BaseException:
         """This rank has failed: end all. What to raise: this error, or the end of another rank that is behind it."""
@@ -86,7 +88,7 @@ class Ranks:
             return error
         self._over.wait(2 * GRACE)
         self._end(error)
-        return error if self.cause in (error, None) else _again(self.cause)
+        return error if self.cause in (error, None) else copy(self.cause)
 
     @contextmanager
     def watched(self, what: str) -> Iterator[None]:
@@ -128,47 +130,32 @@ class Ranks:
         with suppress(Exception):  # it is over, whatever a broken communicator says
             self.abort()
         self._over.set()
-        self._here.set()
         Thread(target=self.on_failure, args=(cause,), daemon=True).start()
+
+    def _heard(self, link: Any) -> BaseException | None:
+        """What a rank has failed with that has something to say, or has ended; None: it is here, and all is well."""
+        rank = self._links.index(link) + 1
+        try:
+            message: Raised | str = link.recv()
+        except (EOFError, OSError):
+            return RuntimeError(f"rank {rank} has ended: {how(self.processes[rank - 1], GRACE)}")
+        if isinstance(message, str):
+            return None
+        error = message.again()
+        if not error.__cause__:  # a refusal, which needs no more
+            return error
+        failed = RuntimeError(f"rank {rank} has failed: {message.text}")
+        failed.__cause__ = error.__cause__
+        return failed
 
     def _watch(self) -> None:
         """In a thread: until all have ended. Others may fail because one has died, so deaths are looked at first."""
-        ranks = {link: rank for rank, link in enumerate(self._links, 1)}
-        here = 0
         while not self.cause and not self._closing.is_set():
-            failed: list[BaseException] = []
-            link: Any
-            for link in wait(list(ranks), LOOK):
-                rank = ranks[link]
-                try:
-                    message = link.recv()
-                except (EOFError, OSError):
-                    failed.insert(0, RuntimeError(f"rank {rank} has ended: {how(self.processes[rank - 1], GRACE)}"))
-                else:
-                    here += message == HERE
-                    failed += [] if message == HERE else [_of(rank, message)]
-            if here == len(ranks):
-                self._here.set()
+            failed = [error for link in wait(self._links, LOOK) if (error := self._heard(link))]
+            failed.sort(key=lambda error: bool(error.__cause__))
             watched = self._watched
             if watched and time.perf_counter() - watched[1] > self.step_s:
                 what = watched[0].replace("_", " ")
                 failed.append(RuntimeError(f"no {what} has ended within {self.step_s:g} s: a rank hangs"))
             if failed:
                 self._end(failed[0])
-
-
-def _of(rank: int, raised: Raised) -> BaseException:
-    """What was raised there: a refusal as it stands, since it needs no more."""
-    error = raised.again()
-    if not error.__cause__:
-        return error
-    failed = RuntimeError(f"rank {rank} has failed: {raised.text}")
-    failed.__cause__ = error.__cause__
-    return failed
-
-
-def _again(cause: BaseException) -> BaseException:
-    """The same once more, for another who waits."""
-    error = type(cause)(*cause.args)
-    error.__cause__ = cause
-    return error

@@ -27,23 +27,20 @@ WORTH = 4  # rows more that an engine may have, if it knows the whole prompt
 BEGINNINGS = 1 << 14  # blocks of texts that are remembered of each engine
 
 
-class Beginnings:
+class Beginnings(OrderedDict[int, None]):
     """What an engine's cache may know: beginnings of the texts that it was sent last, by the names of their blocks."""
-
-    def __init__(self) -> None:
-        self._known = OrderedDict[int, None]()
 
     def share(self, names: Sequence[int]) -> float:
         """How much of a text it may know, from 0 to 1."""
-        unknown = (n for n, name in enumerate(names) if name not in self._known)
+        unknown = (n for n, name in enumerate(names) if name not in self)
         return next(unknown, len(names)) / max(1, len(names))
 
     def note(self, names: Sequence[int]) -> None:
         for name in names:
-            self._known[name] = None
-            self._known.move_to_end(name)
-        while len(self._known) > BEGINNINGS:
-            self._known.popitem(last=False)
+            self[name] = None
+            self.move_to_end(name)
+        while len(self) > BEGINNINGS:
+            self.popitem(last=False)
 
 
 def block_names(text: Sequence[int], block: int) -> list[int]:

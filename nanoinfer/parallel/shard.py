@@ -48,17 +48,8 @@ class Shard:
     def config(self, whole: ModelConfig) -> ShardConfig:
         """The shape of this rank's part."""
         heads, inner = self.heads(whole), self.inner(whole)
-        return ShardConfig(
-            n_layer=whole.n_layer,
-            n_head=heads.stop - heads.start,
-            n_embd=whole.n_embd,
-            n_positions=whole.n_positions,
-            vocab_size=whole.vocab_size,
-            n_inner=inner.stop - inner.start,
-            layer_norm_epsilon=whole.layer_norm_epsilon,
-            end_of_text=whole.end_of_text,
-            width_of_head=whole.head_size,
-        )
+        own = {"n_head": heads.stop - heads.start, "n_inner": inner.stop - inner.start}
+        return ShardConfig(**vars(whole) | own, width_of_head=whole.head_size)
 
     def pieces(self, name: str, whole: ModelConfig) -> list[tuple[slice, ...]]:
         """Where a parameter of the whole model has this rank's part: indices of pieces, joined along the last side.

@@ -101,8 +101,8 @@ class ShardedGPT2(GPT2):
 class PartOf:
     """Loads one rank's part of a model."""
 
-    def __init__(self, shard: Shard, group: Group) -> None:
-        self.shard, self.group = shard, group
+    def __init__(self, group: Group) -> None:
+        self.shard, self.group = Shard(group.rank, group.size), group
 
     def load(
         self, name: str | Path, device: torch.device, dtype: torch.dtype, *, seed: int = 0, revision: str | None = None

@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import time
-from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from itertools import chain
@@ -22,8 +22,8 @@ from weakref import WeakValueDictionary
 
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.parallel.processes import Raised, die
-from nanoinfer.remote.link import drained, received
-from nanoinfer.remote.messages import Cancel, News, Pace, RowNews, Start, Submit, Told, WarmUp, Watch
+from nanoinfer.remote.link import Call, drained, obey
+from nanoinfer.requests import Request
 
 REST = 4e-5  # seconds a row from one message to the next: where rows are many, each has several tokens in one
 SWITCH = 1e-4  # seconds that a thread waits for another's turn to end: Python's own 5 ms are several steps
@@ -33,57 +33,61 @@ BEAT = 0.2  # seconds from one look at gauges and counters to the next, while th
 def main(connection: Connection) -> None:
     """The process: as long as its parent has not closed the connection."""
     sys.setswitchinterval(SWITCH)  # while requests come in, steps go on
-    engine = RemoteEngine(connection)
     try:
-        for order in received(connection):
-            engine.obey(order)
+        obey(connection, RemoteEngine(connection))
     except BaseException as error:
         die(error)
     os._exit(0)  # at once, whatever runs: nobody will hear of it
 
 
 class RemoteEngine:
-    """An LLM that is told what to do in one thread, and tells what is new in another."""
+    """An LLM that is told what to do in one thread, and tells what is new in another.
+
+    A `RemoteLoop` calls the methods below; none but `serve` before it has heard that the LLM is there.
+    """
 
     llm: Any
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.outbox: SimpleQueue[Any] = SimpleQueue()  # lists of rows that have news, and messages
+        self.outbox: SimpleQueue[Any] = SimpleQueue()  # lists of rows that have news, and calls
         self.mailbox = Mailbox(self.outbox.put)
         self.rows: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by number, for who cancels one
         self.told: dict[int, int] = {}  # of each row whose end was not told: how many of its tokens were
 
-    def obey(self, order: Any) -> None:
-        """Do what the parent asks for. Nothing is asked for before it has heard that the LLM is there."""
-        match order:
-            case Start():
-                Thread(target=self.serve, args=(order,), daemon=True).start()
-            case Submit():
-                self.submit(order)
-            case Cancel(numbers):
-                self.llm.loop.cancel([row for number in numbers if (row := self.rows.get(number))])
-            case Pace(seconds):
-                self.llm.loop.set_pace(seconds)
-            case Watch(listener, texts):
-                self.llm.loop.watch(partial(self.tell, listener) if listener is not None else None, texts)
-            case WarmUp(listener):  # it takes long, and a cancel may come
-                Thread(target=self.warm_up, args=(listener,), daemon=True).start()
+    def in_thread(self, method: str, *args: Any) -> None:
+        """Call a method that takes long in a thread of its own: others may come meanwhile."""
+        Thread(target=getattr(self, method), args=args, daemon=True).start()
 
-    def submit(self, order: Submit) -> None:
-        """Let requests run. What is wrong with them ends them, and the others go on."""
-        numbers = [request.index for request in order.requests]
-        self.told |= {number: len(known) for number, known in zip(numbers, order.known, strict=True)}
+    def submit(self, requests: Sequence[Request], known: Any, asked: float, every_token: bool) -> None:
+        """Let requests run; the index of each is its row's number. known: tokens that another engine has made of it.
+
+        What is wrong with them ends them, and the others go on.
+        """
+        numbers = [request.index for request in requests]
+        self.told |= {number: len(tokens) for number, tokens in zip(numbers, known, strict=True)}
         try:
-            rows = self.llm.loop.submit(order.requests, self.mailbox, order.asked, order.every_token, order.known)
+            rows = self.llm.loop.submit(requests, self.mailbox, asked, every_token, known)
             self.rows.update(zip(numbers, rows, strict=True))
         except Exception as error:
             self.outbox.put(self.news([(number, [], [], 0.0, (), (), None, repr(error)) for number in numbers]))
             for number in numbers:
                 del self.told[number]
 
+    def cancel(self, numbers: Sequence[int]) -> None:
+        """Let rows leave."""
+        self.llm.loop.cancel([row for number in numbers if (row := self.rows.get(number))])
+
+    def set_pace(self, seconds: float) -> None:
+        """As `EngineLoop.set_pace`."""
+        self.llm.loop.set_pace(seconds)
+
+    def watch(self, listener: int | None, texts: bool) -> None:
+        """Tell this listener what each step does; None ends it."""
+        self.llm.loop.watch(None if listener is None else partial(self.tell, listener), texts)
+
     def warm_up(self, listener: int) -> None:
-        """In a thread: capture, and tell of it."""
+        """Tell this listener how many steps of how many are captured, and at the end None or what was raised."""
         end = None
         try:
             self.llm.warm_up(lambda *progress: self.tell(listener, progress))
@@ -93,20 +97,20 @@ class RemoteEngine:
 
     def tell(self, listener: int, what: Any) -> None:
         """Let a listener of the parent's hear something."""
-        self.outbox.put(Told(listener, what))
+        self.outbox.put(Call("hear", (listener, what)))
 
-    def serve(self, start: Start) -> None:
-        """In a thread: make the LLM, and then tell what is new, for ever."""
+    def serve(self, kind: Callable[..., Any], model: Any, revision: str | None, settings: dict[str, Any]) -> None:
+        """Make the LLM, and then tell what is new, for ever."""
         try:
-            self.llm = start.kind(start.model, revision=start.revision, **start.settings)
+            self.llm = kind(model, revision=revision, **settings)
         except BaseException as error:
-            self.connection.send([Raised.of(error)])
+            self.connection.send([Call("made", (Raised.of(error),))])
             return
         gc.collect()
         gc.freeze()  # what is there now stays: collections need not look at it again
         self.llm.loop.on_idle = partial(self.outbox.put, [])  # stats and gauges
         try:
-            self.connection.send([self.llm.facts])
+            self.connection.send([Call("made", (self.llm.facts,))])
             while True:  # rows that are heard of at their end alone bring no news meanwhile
                 if (posted := drained(self.outbox, BEAT)) or self.told:
                     self.connection.send(self.packed(posted))
@@ -116,30 +120,33 @@ class RemoteEngine:
         except BaseException as error:
             die(error)
 
-    def packed(self, posted: list[Any]) -> list[Any]:
-        """The news of all rows that were posted since the last time, and the messages behind them."""
+    def packed(self, posted: list[Any]) -> list[Call]:
+        """The news of all rows that were posted since the last time, and the calls behind them."""
         failure = self.llm.loop.failure  # ahead of the rows: those that have ended before it are told with it
-        counts = Counter(chain.from_iterable(each for each in posted if type(each) is list))
-        rows = [news for row, count in counts.items() if (news := self.news_of(row, count))]
-        return [self.news(rows, failure and Raised.of(failure)), *[each for each in posted if type(each) is not list]]
+        rows = dict.fromkeys(chain.from_iterable(each for each in posted if type(each) is list))
+        news = self.news([told for row in rows if (told := self.news_of(row))], failure and Raised.of(failure))
+        return [news, *[each for each in posted if type(each) is not list]]
 
-    def news(self, rows: list[RowNews], failure: Raised | None = None) -> News:
-        """These, and what the engine counts behind them."""
-        return News(rows, failure, self.llm.stats, self.llm.loop.gauges)
+    def news(self, rows: list[Any], failure: Raised | None = None) -> Call:
+        """These, and what the engine counts behind them. failure: of a step, which has ended them all."""
+        return Call("take", (rows, failure, self.llm.stats, self.llm.loop.gauges))
 
-    def news_of(self, row: Any, count: int) -> RowNews | None:
-        """What is new of a row that was posted so many times, once a token; nothing if its end was told before."""
+    def news_of(self, row: Any) -> Any:
+        """What is new of a row; nothing if its end was told before.
+
+        Its number, its new tokens, when each came, when it got a row, their logprobs and, the first time, its prompt's;
+        why it has ended, or what failed in it alone. A plain tuple, since each step brings one of every row: a
+        NamedTuple takes pickle four times as long, and a dataclass five times.
+        """
         number, ended = row.request.index, row.ended  # in this order: where it has ended, all of it is there
-        if (told := self.told.get(number)) is None:
+        if (told := self.told.pop(number, None)) is None:
             return None
-        prompt, end, error = len(row.request.prompt_token_ids), told + count, None
-        if ended:
-            end = len(row.times)
-            if not (row.finish_reason or isinstance(row.cancelled, CancelledError) or self.llm.loop.failure):
-                error = repr(row.cancelled)
-            del self.told[number]
-        else:
+        prompt, error = len(row.request.prompt_token_ids), None
+        end = len(row.times) if ended else len(row.tokens) - prompt  # a token is the last of all that comes with it
+        if not ended:
             self.told[number] = end
+        elif not (row.finish_reason or isinstance(row.cancelled, CancelledError) or self.llm.loop.failure):
+            error = repr(row.cancelled)
         return (
             number,
             row.tokens[prompt + told : prompt + end],

@@ -6,7 +6,6 @@ Here they cannot: what comes of the rows arrives in records like the engine's ow
 
 from __future__ import annotations
 
-import random
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +19,6 @@ from nanoinfer.config import EngineConfig
 from nanoinfer.engine.stats import Stats
 from nanoinfer.parallel.replicas import ReplicaLoop, devices
 from nanoinfer.remote.loop import RemoteLoop
-from nanoinfer.remote.messages import Start
-from nanoinfer.text.samples import SampleMaker
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 
 class RemoteLLM(ServingLLM):
@@ -40,20 +36,16 @@ class RemoteLLM(ServingLLM):
             if not isinstance(given, str | Path | None):
                 raise ValueError(f"{what} must be a name or a path for another process, not a {type(given).__name__}")
         each = [settings | {"replicas": 1} | device for device in devices(config)]
-        self.loops = [RemoteLoop(Start(ServingLLM, model, revision, one)) for one in each]
+        self.loops = [RemoteLoop(ServingLLM, model, revision, one) for one in each]
         self._ends, self._closed = [weakref.finalize(self, loop.close) for loop in self.loops], False  # at exit, too
         try:
             facts, *_ = [loop.ready.result() for loop in self.loops]
         except BaseException:
             self.close()
             raise
-        count = len(self.loops)
-        self.facts = replace(facts, max_batch=facts.max_batch * count, blocks=facts.blocks * count)
-        self.engine, self.max_batch, self.max_len = facts.engine, self.facts.max_batch, facts.max_len
-        self.tokenizer, seeds = gpt2_tokenizer(), random.Random(config.seed)
-        self._maker = SampleMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
-        blocks = SharedBlocks(facts.blocks, facts.block_size, 1) if facts.block_size else None
-        self._check = blocks.check if blocks else lambda request: None
+        count, block = len(self.loops), facts.block_size
+        check = SharedBlocks(facts.blocks, block, 1).check if block else lambda request: None
+        self._know(replace(facts, max_batch=facts.max_batch * count, blocks=facts.blocks * count), check)
         shared = facts.block_size if config.prefix_caching is not False else 0
         self.loop = self.loops[0] if count == 1 else ReplicaLoop(self.loops, shared)
 

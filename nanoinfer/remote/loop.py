@@ -17,8 +17,7 @@ from nanoinfer.engine.loop import CLOSED, Mailbox
 from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.parallel.processes import Raised, how, spawn
 from nanoinfer.records import FinishReason
-from nanoinfer.remote.link import Link
-from nanoinfer.remote.messages import Cancel, News, Pace, Start, Submit, Told, WarmUp, Watch
+from nanoinfer.remote.link import Link, obey
 from nanoinfer.requests import Request
 
 PATIENCE = 3.0  # seconds that a process has to end; it keeps nothing that a kill could lose
@@ -51,11 +50,12 @@ class Row:
 class RemoteLoop:
     """As an `EngineLoop`, for one in another process. Its rows are records of what that has told of its own.
 
-    ready: the engine's facts, once it is made. leave_behind: is given the rows that had not ended when the engine died,
-    and keeps those that go on elsewhere; the others, which it returns, end with the cause.
+    make: a kind of LLM, and its model, revision and settings. ready: the engine's facts, once it is made. leave_behind:
+    is given the rows that had not ended when the engine died, and keeps those that go on elsewhere; the others, which
+    it returns, end with the cause.
     """
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, *make: Any) -> None:
         self.process, connection = spawn("nanoinfer.remote.child")
         self.link = Link(connection, self._fail)
         self.closed = False
@@ -70,7 +70,7 @@ class RemoteLoop:
         self._watched = -1  # who listens to what steps do
         self._numbers, self._lock = count(), RLock()
         Thread(target=self._receive, name="nanoinfer-receive", daemon=True).start()
-        self.link.send(start)
+        self.link.call("in_thread", "serve", *make)
 
     # What is asked of it
 
@@ -109,7 +109,7 @@ class RemoteLoop:
                 row.number = next(self._numbers)
                 self._rows[row.number] = row
             requests = [replace(row.request, index=row.number) for row in rows]
-            self.link.send(Submit(requests, [row.token_ids for row in rows], asked, every_token))
+            self.link.call("submit", requests, [row.token_ids for row in rows], asked, every_token)
         time.sleep(0)  # the link's thread has its turn now; of a thread that goes on, Python takes the next after 5 ms
 
     def _check(self) -> None:
@@ -124,14 +124,14 @@ class RemoteLoop:
         for row in left:
             row.cancelled, row.ended = CancelledError("cancelled"), True
         if left:
-            self.link.send(Cancel([row.number for row in left]))
+            self.link.call("cancel", [row.number for row in left])
 
     def leave(self, mailbox: Mailbox) -> None:
         """As `EngineLoop.leave`: only its rows know it here, and they have been cancelled."""
 
     def set_pace(self, seconds: float) -> None:
         """As `EngineLoop.set_pace`."""
-        self.link.send(Pace(seconds))
+        self.link.call("set_pace", seconds)
 
     def watch(self, post: Callable[[dict[str, Any]], object] | None, texts: bool) -> None:
         """As `EngineLoop.watch`, but post is called in the thread that takes messages."""
@@ -139,7 +139,7 @@ class RemoteLoop:
         self._watched = next(self._numbers)
         if post:
             self._listeners[self._watched] = post
-        self.link.send(Watch(self._watched if post else None, texts))
+        self.link.call("watch", self._watched if post else None, texts)
 
     def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
         """As `LLM.warm_up`."""
@@ -147,7 +147,7 @@ class RemoteLoop:
         told, listener = SimpleQueue[Any](), next(self._numbers)
         self._listeners[listener] = told.put
         self._over.add_done_callback(lambda over: told.put(over.result()))
-        self.link.send(WarmUp(listener))
+        self.link.call("in_thread", "warm_up", listener)
         try:
             while isinstance(progress := told.get(), tuple):
                 if on_capture:
@@ -171,31 +171,30 @@ class RemoteLoop:
     # What it tells
 
     def _receive(self) -> None:
-        """In a thread: take messages until there are no more."""
+        """In a thread: hear of what is new until nothing more can be."""
         try:
-            for message in self.link:
-                self._take(message)
+            obey(self.link.connection, self)
             raise EngineDied(f"the engine's process has ended: {how(self.process, PATIENCE)}")
         except Exception as error:
             self._fail(error)
 
-    def _take(self, message: Any) -> None:
-        match message:
-            case News():
-                self._take_news(message)
-            case Told(listener, what):
-                if hear := self._listeners.get(listener):
-                    hear(what)
-            case Facts():
-                self._gauges = Gauges(blocks=message.blocks)
-                self.ready.set_result(message)
-            case Raised():
-                self.ready.set_exception(message.again())
+    def made(self, what: Facts | Raised) -> None:
+        """The LLM is there, or cannot be."""
+        if isinstance(what, Raised):
+            self.ready.set_exception(what.again())
+        else:
+            self._gauges = Gauges(blocks=what.blocks)
+            self.ready.set_result(what)
 
-    def _take_news(self, news: News) -> None:
-        self.stats, self._gauges = news.stats, news.gauges
+    def hear(self, listener: int, what: Any) -> None:
+        """Something for a listener, if it still listens."""
+        self._listeners.get(listener, lambda what: None)(what)
+
+    def take(self, news: Sequence[Any], failure: Raised | None, stats: Stats, gauges: Gauges) -> None:
+        """What is new of all rows since the last time: of each what `RemoteEngine.news_of` tells."""
+        self.stats, self._gauges = stats, gauges
         heard = list[Row]()
-        for number, tokens, times, began, logprobs, prompt_logprobs, reason, error in news.rows:
+        for number, tokens, times, began, logprobs, prompt_logprobs, reason, error in news:
             if not (row := self._rows.get(number)):
                 continue
             row.began = began
@@ -209,9 +208,9 @@ class RemoteLoop:
                 self._rows.pop(number, None)
             heard += [row] * (len(tokens) if row.every_token and tokens else ended)
         post(heard)
-        if news.failure:
-            died = EngineDied(f"a step failed: {news.failure.shown}")
-            died.__cause__ = news.failure.cause
+        if failure:
+            died = EngineDied(f"a step failed: {failure.shown}")
+            died.__cause__ = failure.cause
             self._fail(died)
 
     def _fail(self, cause: BaseException) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +21,8 @@ from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.limits import Limits
 from nanoinfer.serve.metrics import Metrics
 from nanoinfer.serve.service import Service
+from nanoinfer.serve.watch import FILES, watch_routes
+from nanoinfer.serve.watch_hub import Hub
 
 OPEN = frozenset({"/live", "/health", "/metrics"})  # what needs no key
 NO_CHAT = "GPT-2 has no chat format, so it has no chat completions: send the text to continue to /v1/completions"
@@ -30,13 +31,12 @@ NO_CHAT = "GPT-2 has no chat format, so it has no chat completions: send the tex
 class App:
     """The application, for any ASGI server; its lifespan starts the service and ends it.
 
-    llm: an AsyncLLM, what makes one, or a service that has one. open_paths: paths that need no key; a page may add its
-    own, and its routes to `router`.
+    llm: an AsyncLLM, what makes one, or a service that has one. watch: all who watch, where there is a page for it.
     """
 
     def __init__(self, llm: AsyncLLM | Callable[[], AsyncLLM] | Service, settings: ServeConfig | None = None) -> None:
         self.service = llm if isinstance(llm, Service) else Service(llm, settings or ServeConfig())
-        self.open_paths, self._metrics = set(OPEN), Metrics(self.service)
+        self._metrics, self.watch = Metrics(self.service), Hub(self.service)
         self.router = Router(
             [
                 Route("/v1/completions", Completions(self.service), methods=["POST"]),
@@ -46,19 +46,20 @@ class App:
                 Route("/v1/models", self._models),
                 Route("/v1/models/{name:path}", self._models),
                 Route("/v1/chat/completions", self._chat, methods=["GET", "POST"]),
+                *watch_routes(self.watch),
             ],
             redirect_slashes=False,
             lifespan=self._lifespan,
         )
-        self.watch: Any = None  # all who watch, where there is a page for it
-        self._limited = Limits(self.router, self.service.config)
         config = self.service.config
+        self._limited = Limits(self.router, config)
+        self._open_paths = OPEN.union(FILES if config.watch else ())  # that need no key
         self._local = config.api_key is None and is_loopback(config.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self  # so that the router raises what is to be answered
         try:
-            if scope["type"] == "http" and scope["path"] not in self.open_paths:
+            if scope["type"] == "http" and scope["path"] not in self._open_paths:
                 self._check(scope, Headers(scope=scope))
             await self._limited(scope, receive, send)
         except HTTPException as error:
@@ -80,7 +81,8 @@ class App:
             what = f"this server does not go by the name {hosts[0]!r:.80}: ask for {config.host}, or give it an API key"
             raise ApiError(403, what, code="unknown_host")
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if config.api_key is not None and not (_same(given.strip(), config.api_key) and scheme.lower() == "bearer"):
+        same = hmac.compare_digest(given.strip().encode("latin-1"), (config.api_key or "").encode())
+        if config.api_key is not None and not (same and scheme.lower() == "bearer"):
             name = request_id(headers)
             self.service.log(event="unauthorized", id=name, path=scope["path"][:100])
             what = "this server asks for its API key: Authorization: Bearer KEY"
@@ -89,7 +91,7 @@ class App:
 
     @asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
-        self.service.start()
+        self.service.go(self.service.start())
         yield
         await self.service.stop()
 
@@ -118,8 +120,3 @@ class App:
 
     async def _chat(self, request: Request) -> Response:
         raise ApiError(404, NO_CHAT, code="no_chat_format")
-
-
-def _same(given: str, key: str) -> bool:
-    """Return whether they are equal. How long the look takes says nothing about how much of it is right."""
-    return hmac.compare_digest(*(hashlib.sha256(each.encode("latin-1")).digest() for each in (given, key)))

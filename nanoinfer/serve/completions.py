@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from os import environ
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
@@ -38,26 +39,24 @@ class Completions:
         self.service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ticket = self.service.open(request_id(Headers(scope=scope)))
-        reply = Reply(scope, send, ticket)
+        reply = Reply(scope, send)
+        self.service.open(reply)
         try:
-            await self._serve(Request(scope, receive), reply, ticket)
+            await self._serve(Request(scope, receive), reply)
         except (asyncio.CancelledError, Exception) as error:
-            if isinstance(error, asyncio.CancelledError) and not ticket.cause:  # by the server that runs this
-                ticket.outcome = "cancelled"
+            if isinstance(error, asyncio.CancelledError) and not reply.cause:  # by the server that runs this
+                reply.outcome = "cancelled"
                 raise
-            ticket.cause = ticket.cause or self._cause(error, ticket)
-            broken = ticket.stream or not isinstance(error, (ApiError, asyncio.CancelledError))
-            ticket.outcome = "failed" if broken else "refused"
-            if isinstance(ticket.cause, Gone):
-                ticket.outcome = "cancelled"
-            else:
+            reply.cause = reply.cause or self._cause(error, reply.name)
+            gone, refused = isinstance(reply.cause, Gone), isinstance(error, (ApiError, asyncio.CancelledError))
+            reply.outcome = "cancelled" if gone else "refused" if refused and not reply.stream else "failed"
+            if not gone:
                 with suppress(ClientDisconnect):
-                    await reply.fail(ticket.cause)
+                    await reply.fail(reply.cause)
         finally:
-            self.service.close(ticket)
+            self.service.close(reply)
 
-    def _cause(self, error: BaseException, ticket: Ticket) -> ApiError:
+    def _cause(self, error: BaseException, name: str) -> ApiError:
         """Return what a client is told: of the engine's errors and our own mistakes, only whose they are."""
         if isinstance(error, ClientDisconnect):
             return Gone()
@@ -67,44 +66,44 @@ class Completions:
             traceback.print_exception(error)
         if self.service.llm is None or not self.service.llm.alive:
             return ApiError(500, "the engine has died", code="engine_dead")
-        self.service.log(event="error", id=ticket.name, cause=type(error).__name__)
+        self.service.log(event="error", id=name, cause=type(error).__name__)
         return ApiError(500, "an error of the server's own", code="internal_error")
 
-    async def _serve(self, request: Request, reply: Reply, ticket: Ticket) -> None:
+    async def _serve(self, request: Request, reply: Reply) -> None:
         service, config = self.service, self.service.config
         llm = service.check_open()
         body = await request.body()
         asked = read(parse(body), config, llm.facts.end_of_text)
         if asked.model != service.name:
             raise ApiError(404, f"there is no model {asked.model!r:.100} here", param="model", code="model_not_found")
-        service.admit(ticket, asked.rows)  # ahead of tokenizing: who is refused costs little
+        service.admit(reply, asked.rows)  # ahead of tokenizing: who is refused costs little
         late = ApiError(504, f"the request took more than {config.request_timeout:g} seconds", code="timeout")
-        timer = asyncio.get_running_loop().call_later(config.request_timeout, ticket.end, late)
-        listener = asyncio.ensure_future(_end_with_client(request.receive, ticket))
+        timer = asyncio.get_running_loop().call_later(config.request_timeout, reply.end, late)
+        listener = asyncio.ensure_future(_end_with_client(request.receive, reply))
         try:
-            ticket.stream = await self._submit(llm, asked, len(body) > LONG_BODY)
-            answer = Answer(asked, ticket.name, llm.tokenizer)
+            reply.stream = stream = await self._submit(llm, asked, len(body) > LONG_BODY)
+            answer = Answer(asked, reply.name, llm.tokenizer)
             if asked.stream:
-                await self._stream(answer, reply, ticket.stream)
+                await self._stream(answer, reply, stream)
             else:
-                await reply.part(answer.whole(await ticket.stream.completions()))
+                await reply.part(answer.whole(await stream.completions()))
         finally:
             timer.cancel()
             listener.cancel()
-            if ticket.stream:
-                await ticket.stream.aclose()
+            if reply.stream:
+                await reply.stream.aclose()
 
     async def _submit(self, llm: AsyncLLM, asked: CompletionRequest, long: bool) -> TokenStream:
         """Let the engine have it. ApiError for what is wrong with a prompt."""
-        prompts, most = asked.prompts, self.service.config.max_prompt_tokens
+        make, most = partial(llm.llm.requests, asked.prompts, asked.params), self.service.config.max_prompt_tokens
         try:
-            if long or most is not None:
-                prompts = await asyncio.to_thread(_token_ids, llm, prompts)
-                if most is not None and (longest := max(map(len, prompts))) > most:
-                    raise bad("prompt", f"prompt has {longest} tokens, and may have {most} here")
-            return llm.submit(prompts, asked.params, every_token=asked.stream)
+            requests = await asyncio.to_thread(make) if long else make()
         except ValueError as error:
             raise from_library(error) from None
+        longest = max(len(request.prompt_token_ids) for request in requests)
+        if most is not None and longest > most:
+            raise bad("prompt", f"prompt has {longest} tokens, and may have {most} here")
+        return llm.begin(requests, asked.stream, time.perf_counter())
 
     async def _stream(self, answer: Answer, reply: Reply, stream: TokenStream) -> None:
         done: list[Completion] = []
@@ -121,24 +120,23 @@ class Completions:
                 await asyncio.sleep(self.service.streams / EVENTS_PER_S / len(prompts))
 
 
-class Reply:
-    """What goes back to one client, in parts; all at once to one of HTTP/1.0, which knows no chunks."""
+class Reply(Ticket):
+    """A request, and what goes back to its client, in parts; all at once in HTTP/1.0, which knows no chunks."""
 
-    def __init__(self, scope: Scope, send: Send, ticket: Ticket) -> None:
-        self._send, self._ticket = send, ticket
+    def __init__(self, scope: Scope, send: Send) -> None:
+        super().__init__(request_id(Headers(scope=scope)))
+        self._send = send
         self._in_parts, self._held, self._begun = scope["http_version"] != "1.0", b"", False
 
-    async def part(
-        self, data: bytes, headers: Mapping[str, str] = JSON, *, status: int = 200, last: bool = True
-    ) -> None:
+    async def part(self, data: bytes, headers: Mapping[str, str] = JSON, status: int = 200, last: bool = True) -> None:
         """Send a part of the answer. The first one begins it; a part that is first and last has a length."""
         self._held += data
         if not (last or self._in_parts):
             return
-        self._ticket.answered = last
+        self.answered = last
         if not self._begun:
-            self._begun, self._ticket.status = True, status
-            headers = {**headers, "x-request-id": self._ticket.name}
+            self._begun, self.status = True, status
+            headers = {**headers, "x-request-id": self.name}
             if last:
                 headers["content-length"] = str(len(self._held))
             pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -165,13 +163,3 @@ def request_id(headers: Headers) -> str:
     """The client's X-Request-Id, where it is short and plain, or a new one."""
     name = headers.get("x-request-id", "")
     return name if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) else f"cmpl-{random.getrandbits(128):032x}"
-
-
-def _token_ids(llm: AsyncLLM, prompts: list[Any]) -> list[Any]:
-    """Prompts as token ids. ValueError for a text that is none, or that no context could hold."""
-    context = llm.facts.max_len
-    names = [f"prompt {i}" if len(prompts) > 1 else "prompt" for i in range(len(prompts))]
-    return [
-        llm.tokenizer.encode(prompt, context=context, name=name) if isinstance(prompt, str) else prompt
-        for prompt, name in zip(prompts, names, strict=True)
-    ]

@@ -11,10 +11,10 @@ from typing import Any
 
 KEY_VARIABLE = "NANOINFER_API_KEY"
 LEAST = {"port": 0, "replicas": 1}
-BOUNDS = {  # what a client could make large, and the least that each may be; of a time, 0 itself is too little
+BOUNDS = {  # what a client could make large, and the least that each may be
     "queue": 0, "connections": 1, "max_body": 1, "max_prompt_tokens": 1, "max_tokens": 1, "max_rows": 1, "max_stops": 0,
-    "max_stop_length": 1, "request_timeout": 0, "body_timeout": 0, "stall_timeout": 0, "hang_timeout": 0,
-    "drain_timeout": 0,
+    "max_stop_length": 1, "request_timeout": 0.001, "body_timeout": 0.001, "stall_timeout": 0.001,
+    "hang_timeout": 0.001, "drain_timeout": 0,
 }  # fmt: skip
 
 
@@ -70,10 +70,7 @@ class ServeConfig:
     def __post_init__(self) -> None:
         for name, low in (LEAST | BOUNDS).items():
             value: Any = getattr(self, name)
-            if name.endswith("_timeout") and name != "drain_timeout":
-                if not low < value < math.inf:
-                    raise ValueError(f"{name} must be more than {low} seconds, not {value}")
-            elif value is not None and not low <= value < math.inf:
+            if value is not None and not low <= value < math.inf:
                 raise ValueError(f"{name} must be at least {low}, not {value}")
         if self.port > 65535:
             raise ValueError(f"port must be at most 65535, not {self.port}")

@@ -10,12 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanoinfer.text.stop import TextStream
-
-if TYPE_CHECKING:
-    from nanoinfer.text.tokenizer import Tokenizer
+from nanoinfer.text.tokenizer import Tokenizer
 
 VERSION = 1
 LANES = 64  # rows that are shown one by one
@@ -26,7 +24,10 @@ Event = dict[str, Any]
 
 @dataclass
 class _Row:
-    """A request that runs or was preempted. since: when its newest token came, or when it was asked for."""
+    """A request that runs or was preempted. since: when its newest token came, or when it was asked for.
+
+    text: where texts are shown, its prompt's beginning and what has come.
+    """
 
     prompt: int  # tokens
     new: int
@@ -34,20 +35,12 @@ class _Row:
     fed: int = 0
     lane: int = 0  # where it is shown; from LANES on it is only counted
     table: list[int] = field(default_factory=list)
-    text: str | None = None
-    stream: TextStream | None = None
-
-    def write(self, token_ids: Iterable[int]) -> list[str]:
-        """Return what each of these tokens adds to its text."""
-        assert self.stream is not None
-        texts = [self.stream.push(token) for token in token_ids]
-        self.text = f"{self.text}{''.join(texts)}"
-        return texts
+    text: TextStream | None = None
 
     def told(self, id_: int, fed: str) -> Event:
         """Return what a reader is to know of it; fed: the name of that field."""
         event = {"id": id_, "lane": self.lane, "prompt": self.prompt, fed: self.fed, "new": self.new}
-        return event if self.text is None else event | {"text": self.text}
+        return event | {"text": self.text.text} if self.text else event
 
 
 class Events:
@@ -97,10 +90,11 @@ class Events:
             self._owners.update(table)
 
     def _made(self, prompt: int, new: int, since: float, ids: Sequence[int]) -> _Row:
-        if self._tokenizer is None:
-            return _Row(prompt, new, since)
-        text = self._tokenizer.decode(ids) + "…" * (prompt > len(ids))
-        return _Row(prompt, new, since, text=text, stream=TextStream(self._tokenizer))
+        row = _Row(prompt, new, since)
+        if self._tokenizer:
+            row.text = TextStream(self._tokenizer)
+            row.text.text = self._tokenizer.decode(ids) + "…" * (prompt > len(ids))
+        return row
 
     def _begin(self, fed: int, id_: int, *of_row: Any) -> _Row:
         """Let a row run, in the first lane that is free."""
@@ -167,7 +161,7 @@ class Events:
             else:
                 itl[waited] += 1
             itl[0.0] += count - 1  # they came together
-            written = row.write(newest[-count:]) if newest else []
+            written = [*map(row.text.push, newest[-count:])] if row.text else []
             if id_ in shown:
                 event["tokens"] += [id_] * count
                 texts += written

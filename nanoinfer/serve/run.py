@@ -81,9 +81,7 @@ def bind(config: ServeConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listening = socket.create_server((config.host, config.port), family=family, backlog=WAITING)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)
-    listening.setsockopt(
-        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-    )  # else a token waits until the last has been heard of
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it on sockets of its own alone
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux cuts who takes nothing, even when all has been written
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * config.stall_timeout))
     return listening
@@ -116,22 +114,14 @@ def write_log(record: dict[str, Any]) -> None:
         sys.stdout.flush()
 
 
-def serve(
-    load: Callable[[], AsyncLLM],
-    config: ServeConfig,
-    name: str,
-    listening: socket.socket,
-    on_loaded: Callable[[App, AsyncLLM], object] = lambda app, llm: None,
-) -> BaseException | None:
+def serve(load: Callable[[], AsyncLLM], config: ServeConfig, listening: socket.socket) -> BaseException | None:
     """Serve until a signal comes, and return None; or until the engine dies, and return its cause.
 
-    load: makes the engine, in a thread, and that may still run at the end: leave by `os._exit`. on_loaded: called with
-    application and engine.
+    load: makes the engine, in a thread, and that may still run at the end: leave by `os._exit`.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # garbage from a client is no news
-    service = Service(load, config, name, log=write_log, on_loaded=lambda llm: on_loaded(app, llm))
-    app = App(service)
-    server = Server(app)
+    service = Service(load, config, log=write_log)
+    server = Server(App(service))
     loop = (server.config.get_loop_factory() or asyncio.new_event_loop)()
 
     async def begin_and_end() -> None:

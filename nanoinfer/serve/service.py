@@ -71,20 +71,17 @@ class Ticket:
 class Service:
     """The engine and its requests. llm: an AsyncLLM, or what makes one and may take its time.
 
-    name: of the model, as clients say it. log: takes one record an event. on_loaded: called with the engine once.
-    on_close: called with each request that is over.
+    log: takes one record an event. on_close: called with each request that is over.
     """
 
     def __init__(
         self,
         llm: AsyncLLM | Callable[[], AsyncLLM],
         config: ServeConfig,
-        name: str | None = None,
         *,
         log: Callable[[dict[str, Any]], object] = lambda record: None,
-        on_loaded: Callable[[AsyncLLM], object] = lambda llm: None,
     ) -> None:
-        self._source, self.config, self._name, self._log, self._on_loaded = llm, config, name, log, on_loaded
+        self._source, self.config, self._log = llm, config, log
         self.on_close: Callable[[Ticket], object] = lambda ticket: None
         self.llm: AsyncLLM | None = None
         self.phase: Phase = "loading"
@@ -97,7 +94,7 @@ class Service:
     @property
     def name(self) -> str:
         """What clients call the model."""
-        return self.config.name or self._name or (self.llm.facts.model if self.llm else "model")
+        return self.config.name or (self.llm.facts.model if self.llm else "model")
 
     @property
     def streams(self) -> int:
@@ -114,14 +111,10 @@ class Service:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def start(self) -> None:
-        """Load and warm up from now on."""
-        self.go(self._start())
-
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """Load and warm up."""
         try:
             self.llm = llm = await _in_thread(self._source) if callable(self._source) else self._source
-            self._on_loaded(llm)
             asyncio.wrap_future(llm.died).add_done_callback(lambda died: self._die(died.result()))
             self.go(self._give_up_if_it_hangs(llm))
             if self.phase == "loading":
@@ -185,11 +178,10 @@ class Service:
                 ticket.end(unavailable("the server has stopped before this request was over", "stopped"))
         self.over.set()
 
-    def open(self, name: str) -> Ticket:
+    def open(self, ticket: Ticket) -> None:
         """Note a request that has come."""
         self.submitted += 1
-        self.tickets.add(ticket := Ticket(name))
-        return ticket
+        self.tickets.add(ticket)
 
     def check_open(self, rows: int = 1) -> AsyncLLM:
         """Return the engine, where so many more rows may come in. ApiError where not."""

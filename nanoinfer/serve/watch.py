@@ -6,26 +6,19 @@ a header, so that it stands in no log and no history. A watcher who reads slowly
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from nanoinfer.serve.app import App
 from nanoinfer.serve.config import knows_host
 from nanoinfer.serve.errors import ApiError, bad
-from nanoinfer.serve.events import Event
 from nanoinfer.serve.fields import parse
 from nanoinfer.serve.recording import read
-from nanoinfer.serve.watch_hub import Hub
-
-if TYPE_CHECKING:
-    from nanoinfer.async_llm import AsyncLLM
-    from nanoinfer.serve.config import ServeConfig
+from nanoinfer.serve.watch_hub import SLOWEST_S, Hub
 
 WATCHERS = 32  # at once
-SLOWEST_S = 5.0  # a step, in a classroom
 FILES = {
     "/": ("index.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
@@ -45,11 +38,11 @@ HEADERS = {
 }
 
 
-def add_watch(app: App, llm: AsyncLLM, settings: ServeConfig) -> None:
-    """Add the page to a server."""
-    app.watch = hub = Hub(llm, settings.watch_texts)
-    told: Event = {"classroom": settings.classroom, "texts": settings.watch_texts, "key": settings.api_key is not None}
-    told |= {"model": app.service.name, "slowest": SLOWEST_S}
+def watch_routes(hub: Hub) -> list[Route]:
+    """The routes of the page, if the server has one."""
+    service, settings = hub.service, hub.service.config
+    if not settings.watch:
+        return []
 
     def check(request: Request) -> None:
         """Refuse a page of another origin, with or without a name of its own for this machine."""
@@ -66,11 +59,12 @@ def add_watch(app: App, llm: AsyncLLM, settings: ServeConfig) -> None:
 
     async def events(request: Request) -> Response:
         check(request)
+        service.check_open(rows=0)
         if hub.watchers >= WATCHERS:
             raise ApiError(503, f"{WATCHERS} watch already", code="too_many_watchers")
         if request.method == "HEAD":
             return Response(headers=HEADERS, media_type="text/event-stream")
-        lines = hub.lines(told, app.service.over)
+        lines = hub.lines()
         await anext(lines)  # joins now: those who come at the same moment are counted
         return StreamingResponse(lines, media_type="text/event-stream", headers=HEADERS | {"x-accel-buffering": "no"})
 
@@ -84,10 +78,8 @@ def add_watch(app: App, llm: AsyncLLM, settings: ServeConfig) -> None:
             raise bad("seconds", f"seconds must be a number from 0 to {SLOWEST_S:g}")
         if not hub.watchers:  # the last one to leave has set the pace back
             raise ApiError(409, "nobody watches, and then the engine is as fast as it can be", code="no_watcher")
-        llm.pace(float(seconds))
+        service.check_open(rows=0).pace(float(seconds))
         return JSONResponse({"seconds": seconds}, headers=HEADERS)
 
-    app.open_paths |= {*FILES}
-    app.router.routes += [*(Route(path, page) for path in FILES), Route("/watch/events", events)]
-    if settings.classroom:
-        app.router.routes.append(Route("/watch/pace", pace, methods=["POST"]))
+    routes = [*(Route(path, page) for path in FILES), Route("/watch/events", events)]
+    return routes + [Route("/watch/pace", pace, methods=["POST"])] * settings.classroom

@@ -7,43 +7,55 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from multiprocessing.connection import Connection
 
 from nanoinfer.parallel.processes import die
-from nanoinfer.remote.link import Link
+from nanoinfer.remote.link import Link, obey
 from nanoinfer.serve.events import Event, Events
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
+KEPT = 256  # records that are kept for those who read slowly
 JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def main(connection: Connection) -> None:
     """The process: as long as the server has not closed the connection."""
     try:
-        answer(Link(connection, die))
+        obey(connection, Records(Link(connection, die)))
     except BaseException as error:
         die(error)
     os._exit(0)
 
 
-def answer(link: Link) -> None:
-    """Send records, each with its watcher's number, or None for all. The first message: whether texts are shown.
+class Records:
+    """Makes records, and answers who asks for the next ones. A `Source` calls its methods."""
 
-    The others are facts; or the number of one watcher who needs a keyframe, and how many records for all came before
-    those that it missed.
-    """
-    messages, made, tokenizer = iter(link), 0, None
-    if next(messages, False):
-        from nanoinfer.text.tokenizer import gpt2_tokenizer
+    def __init__(self, link: Link) -> None:
+        self._link, self._made, self._newest = link, 0, deque[bytes](maxlen=KEPT)
+        self._waiting: list[int] = []  # who has read all
 
-        tokenizer = gpt2_tokenizer()
-    events = Events(tokenizer)
-    for message in messages:
-        if isinstance(message, tuple):
-            number, read = message
-            link.send((number, encoded(events.keyframe(made - read))))
+    def begin(self, texts: bool) -> None:
+        """The first call: whether texts are shown."""
+        self._events = Events(gpt2_tokenizer() if texts else None)
+
+    def take(self, facts: Event) -> None:
+        """Make a record, for which all wait who have read the others."""
+        self._newest.append(encoded(self._events.take(facts)))
+        self._made += 1
+        waiting, self._waiting = self._waiting, []
+        self._link.call("answer", waiting, self._made, self._newest[-1])
+
+    def ask(self, number: int, read: int) -> None:
+        """Answer this number with what has come since so many records; with a keyframe, where it is no longer kept."""
+        left = self._made - read
+        if not left:
+            self._waiting.append(number)
+        elif left <= len(self._newest):
+            self._link.call("answer", [number], self._made, b"".join([*self._newest][-left:]))
         else:
-            made += 1
-            link.send((None, encoded(events.take(message))))
+            keyframe = self._events.keyframe(left if read else 0)  # who comes late has missed nothing
+            self._link.call("answer", [number], self._made, encoded(keyframe))
 
 
 def encoded(event: Event) -> bytes:

@@ -4,78 +4,81 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import count
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import Any
 
+from nanoinfer.async_llm import AsyncLLM
 from nanoinfer.parallel.processes import spawn
-from nanoinfer.remote.link import Link
+from nanoinfer.remote.link import Link, obey
 from nanoinfer.serve.events import Event
+from nanoinfer.serve.service import Service
 from nanoinfer.serve.watch_child import encoded
 
-if TYPE_CHECKING:
-    from nanoinfer.async_llm import AsyncLLM
-
-BEHIND = 256  # records that wait for one watcher at most
 WAITING = 4096  # steps that may wait to become records
+SLOWEST_S = 5.0  # a step, in a classroom
 BEAT_S = 2.0  # between signs of life, by which one notices who has gone, and that the server ends
 
 
 class Hub:
-    """One engine and all who watch it. texts: whether they see what prompts and tokens say."""
+    """A server's engine and all who watch it."""
 
-    def __init__(self, llm: AsyncLLM, texts: bool) -> None:
-        self._llm, self._texts = llm, texts
+    def __init__(self, service: Service) -> None:
+        self.service = service
         self.source: Source | None = None
 
     @property
     def watchers(self) -> int:
         """How many watch."""
-        return len(self.source.watchers) if self.source else 0
+        return self.source.watchers if self.source else 0
 
-    async def lines(self, told: Event, over: asyncio.Event) -> AsyncIterator[bytes]:
+    async def lines(self) -> AsyncIterator[bytes]:
         """What one watcher is sent, until they leave or the server or engine ends. Taking the first, empty, joins."""
+        service, config = self.service, self.service.config
         if not self.source or not self.source.alive:
-            self.source = Source(self._llm, self._texts)
-        source, watcher = self.source, Watcher(self.source)
+            self.source = Source(service.check_open(rows=0), config.watch_texts)
+        source, read, news = self.source, 0, None
+        source.watchers += 1
+        told: Event = {"model": service.name, "key": config.api_key is not None, "slowest": SLOWEST_S}
+        told |= {"texts": config.watch_texts, "classroom": config.classroom}
         try:
             yield b""
             yield b"event: settings\n" + encoded(told)
-            while source.alive and not over.is_set():
-                yield await watcher.next() or b": beat\n\n"
+            while source.alive and not service.over.is_set():
+                news = news or source.ask(read)
+                if (await asyncio.wait([news], timeout=BEAT_S))[0]:
+                    (read, data), news = news.result(), None
+                    yield data
+                else:
+                    yield b": beat\n\n"
         finally:
-            del source.watchers[watcher.number]
+            source.watchers -= 1
             if not source.watchers:
-                self._end(source)
-
-    def _end(self, source: Source) -> None:
-        """The last one has left, who leaves the engine as fast as it is."""
-        source.close()
-        if self.source is source:
-            self.source = None
-            if self._llm.alive:
-                self._llm.watch(None)
-                self._llm.pace(0.0)
+                source.close()
+                if self.source is source:
+                    self.source = None
+                    if (llm := service.llm) and llm.alive:
+                        llm.watch(None)
+                        llm.pace(0.0)  # the last one leaves the engine as fast as it is
 
 
 class Source:
     """Where records come from: the engine's facts go to a process, in the thread in which they come.
 
-    made: of the records for all, how many have come. watchers: by number.
+    watchers: how many there are. made: how many records were, as far as is known.
     """
 
     def __init__(self, llm: AsyncLLM, texts: bool) -> None:
         self._llm, self._texts, self._engine = llm, texts, llm.engines[:1]
-        self.watchers: dict[int, Watcher] = {}
-        self.numbers, self.made, self._sent = count(), 0, 0
-        self._behind = self._ended = False
+        self.watchers = self.made = self._sent = 0
+        self._asked: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
+        self._numbers, self._behind, self._ended = count(), False, False
         self._event_loop = asyncio.get_running_loop()
         self._process, connection = spawn("nanoinfer.serve.watch_child")
         self.link = Link(connection, lambda error: None)
-        self.link.send(texts)
+        self.link.call("begin", texts)
         Thread(target=self._receive, name="nanoinfer-watch", daemon=True).start()
         self._watch()
 
@@ -83,6 +86,13 @@ class Source:
     def alive(self) -> bool:
         """Whether records may still come: its process lives, and so does its engine, of several the first."""
         return not self._ended and self._engine == self._llm.engines[:1]
+
+    def ask(self, read: int) -> asyncio.Future[tuple[int, bytes]]:
+        """What follows the first `read` records, once there is anything, and how many are read with it."""
+        number = next(self._numbers)
+        self._asked[number] = news = self._event_loop.create_future()
+        self.link.call("ask", number, read)
+        return news
 
     def close(self) -> None:
         """Let the process end."""
@@ -102,67 +112,24 @@ class Source:
             self._behind = True
         if not self._behind:
             self._sent += 1
-            self.link.send(facts)
+            self.link.call("take", facts)
 
     def _receive(self) -> None:
         with suppress(RuntimeError):  # that event loop is closed
-            for made in self.link:
-                self._event_loop.call_soon_threadsafe(self._take, *made)
+            obey(self.link.connection, self)
         if self.alive:
             logging.getLogger(__name__).error("the process that makes what watchers read has ended")
             self._ended = True
         with suppress(OSError):
             self._process.wait()
 
-    def _take(self, number: int | None, line: bytes) -> None:
-        """A record has come, in the event loop."""
-        if number is not None:
-            if watcher := self.watchers.get(number):
-                watcher.push(line, keyframe=True)
-            return
-        self.made += 1
-        for watcher in self.watchers.values():
-            watcher.push(line)
-        if self._behind and self.made == self._sent:
+    def answer(self, *news: Any) -> None:
+        """Records have come, in another thread."""
+        self._event_loop.call_soon_threadsafe(self._answer, *news)
+
+    def _answer(self, numbers: list[int], made: int, data: bytes) -> None:
+        self.made = made
+        for number in numbers:
+            self._asked.pop(number).set_result((made, data))
+        if self._behind and made == self._sent:
             self._watch()
-
-
-class Watcher:
-    """What waits for one watcher: some records; or nothing, until a keyframe comes in place of more of them."""
-
-    def __init__(self, source: Source) -> None:
-        self._source, self.number = source, next(source.numbers)
-        self._lines, self._arrived = deque[bytes](), asyncio.Event()
-        self._read = source.made  # of the records for all, those that came before, and those that it knows of
-        self._behind = False
-        source.watchers[self.number] = self
-        if source.made:  # who comes late begins with a keyframe
-            self._fall_behind()
-
-    def push(self, line: bytes, keyframe: bool = False) -> None:
-        """One more; where too many wait, all of them are dropped, for a keyframe has what came of them."""
-        if keyframe:
-            self._behind = False
-        elif self._behind:
-            return
-        elif len(self._lines) == BEHIND:
-            self._fall_behind()
-            return
-        self._lines.append(line)
-        self._arrived.set()
-
-    def _fall_behind(self) -> None:
-        self._lines.clear()
-        self._behind = True
-        self._source.link.send((self.number, self._read))
-
-    async def next(self) -> bytes:
-        """All that waits, in one piece; nothing after a while in which nothing came."""
-        with suppress(TimeoutError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._arrived.wait(), BEAT_S)
-        self._arrived.clear()
-        data = b"".join(self._lines)
-        self._lines.clear()
-        if not self._behind:
-            self._read = self._source.made
-        return data

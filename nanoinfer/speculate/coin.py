@@ -26,6 +26,10 @@ class CoinDrafter(PromptLookup):
             name: [token if coin.random() < alpha else int(not token) for token in text] for name, text in new.items()
         }
 
+    def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
+        pairs = zip(rows, limits, strict=True)
+        return [self._drafts[row.request.seed][row.generated :][:limit] for row, limit in pairs]
+
     def foreseen(self, row: Row, most: int) -> int:
         newest = slice(len(row.token_ids) - most, len(row.token_ids))
         return agreeing(self._drafts[row.request.seed][newest], row.token_ids[newest])

@@ -53,20 +53,17 @@ class DraftModel:
         # No more than the engine has rows: those that were preempted begin again ahead of all others.
         self._rows = {row: known for row, known in self._rows.items() if not row.ended}
         chunks, wanted = self._unread(rows, limits)
-        reading = [row for row in rows if row in chunks]
-        if not reading:
+        if not chunks:
             return [[] for _ in rows]
-        slots = [self._rows[row].slot for row in reading]
         self.state.admit(
-            [Begun(slot, row.request.seed, row.generated, row.params) for slot, row in zip(slots, reading, strict=True)]
+            [Begun(chunk.row, row.request.seed, row.generated, row.params) for row, chunk in chunks.items()]
         )
-        sampler = self.samplers[max(cheapest(row.params) for row in reading)]
+        sampler = self.samplers[max(cheapest(row.params) for row in chunks)]
         tokens = [self._step(list(chunks.values()), sampler)]  # penalties are not foreseen
-        asked = [[row for row in reading if row in wanted]]
+        asked = [list(wanted)]
         for n in range(1, max(wanted.values(), default=0)):
             asked.append([row for row in asked[-1] if wanted[row] > n])
-            lengths = {row: chunks[row].start + len(chunks[row].token_ids) for row in asked[-1]}
-            going = [Piece(self._rows[row].slot, lengths[row] + n - 1, (NEWEST,), True) for row in asked[-1]]
+            going = [Piece(chunks[row].row, len(row.tokens) + n - 1, (NEWEST,), True) for row in asked[-1]]
             tokens.append(self._step(going, sampler))
         drafts: dict[Row, list[int]] = {row: [] for row in rows}
         for row, token in zip((row for each in asked for row in each), Fetch(torch.cat(tokens)).wait(), strict=True):

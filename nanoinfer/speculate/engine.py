@@ -28,8 +28,8 @@ from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.scores import DeviceScores
-from nanoinfer.engine.stats import Stats
-from nanoinfer.speculate.drafts import NONE, DeviceDrafter, Drafter
+from nanoinfer.speculate.drafts import NONE, Drafter
+from nanoinfer.speculate.lookup import PromptLookup
 from nanoinfer.speculate.pays import FIRST, Pays
 from nanoinfer.speculate.verify import verify_step
 
@@ -74,7 +74,7 @@ class VerifyKey(NamedTuple):
     columns: int  # the newest token and drafts, padding included
     longest: int  # the cache's bucket
     sampler: Sampler
-    drafter: DeviceDrafter | None  # who drafts within the step
+    drafter: PromptLookup | None  # who drafts within the step
 
     def __str__(self) -> str:
         return f"verification of {self.rows} rows of {self.columns - 1} drafts"
@@ -85,16 +85,12 @@ class DraftEngine(DeviceScores, ChoosingEngine):
 
     Prompts, penalties and logprobs have steps without drafts. adaptive: None brings as many drafts as there may be.
     Where a recorded step makes the drafts itself, the host is as many steps behind as without drafts. Else drafts are
-    made of tokens that are here, and the host waits for every step's. counts: the class of its stats.
+    made of tokens that are here, and the host waits for every step's.
     """
 
-    sequence = Drafting
+    Stats, sequence = ChoiceStats, Drafting
 
-    def __init__(
-        self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Pays | None,
-        counts: type[Stats] = ChoiceStats, **settings: Any,
-    ) -> None:  # fmt: skip
-        self.Stats = counts
+    def __init__(self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Pays | None, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.draft_tokens, self.adaptive = draft_tokens, adaptive
         self.drafts: list[Ints[int]] = []  # of the work of this step; none: it is a plain one
@@ -106,8 +102,8 @@ class DraftEngine(DeviceScores, ChoosingEngine):
     def begin_with(self, drafter: Drafter) -> None:
         """Take drafts from this one, while no sequence runs."""
         self.drafter: Any = drafter
-        self.texts = drafter if isinstance(drafter, DeviceDrafter) else None
-        self.within = self.texts if self.recorder is not None else None  # who drafts within steps
+        recorded = self.recorder is not None and isinstance(drafter, PromptLookup)
+        self.within: Any = drafter if recorded else None  # who drafts within steps
 
     def leave(self, s: Any) -> None:
         s.learned = 0
@@ -207,8 +203,8 @@ class DraftEngine(DeviceScores, ChoosingEngine):
 
     def place(self, step: Launch) -> None:
         super().place(step)
-        if step.sources and self.texts:
-            self.texts.move(step.sources, step.targets)
+        if step.sources and self.within:
+            self.within.move(step.sources, step.targets)
 
     def prefill(self, prefill: Any, sampler: Sampler) -> Tensor:
         """Verify drafts: return the lines (live, ...) of `verify_step`, with a recording if there is one."""

@@ -66,8 +66,24 @@ def followed(text: str, lengths: Sequence[int]) -> str:
     return ""
 
 
-class PromptLookup:
-    """A `DeviceDrafter` by the n-grams of each row's own text, prompt and new tokens.
+class Repeats:
+    """A `Drafter` of what followed in the row's own text, prompt and new tokens, found by the host."""
+
+    def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
+        pairs = zip(rows, limits, strict=True)
+        return [self.follow(characters(row), limit) if limit else [] for row, limit in pairs]
+
+    def foreseen(self, row: Row, most: int) -> int:
+        text = characters(row)
+        return agreeing(self.follow(text[:-most], most), map(ord, text[-most:]))
+
+    def follow(self, text: str, limit: int) -> list[int]:
+        """What follows a text in which each token is a character; it goes round."""
+        return list(map(ord, (followed(text, range(LONGEST, 0, -1)) * limit)[:limit]))
+
+
+class PromptLookup(Repeats):
+    """As `Repeats`, and within a captured step, which finds the same on the device.
 
     texts: (max_batch + 1, ...) of rows and of the dummy row, with room for what a step may choose at a text's end.
     """
@@ -81,26 +97,18 @@ class PromptLookup:
 
             self._look_up = partial(lookup.look_up, longest=LONGEST, none=NONE)
 
-    def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
-        self.learn(rows)
-        newest = [[row.row for row in rows], [len(row.tokens) - 1 for row in rows]]
-        slots, places = upload(newest, torch.int64, self.texts.device)
-        drafts = self.propose(slots, places, max(limits)).tolist()
-        pairs = zip(drafts, limits, strict=True)
-        return [[token for token in draft[:limit] if token != NONE] for draft, limit in pairs]
-
-    def foreseen(self, row: Row, most: int) -> int:
-        text = characters(row)
-        guess = followed(text[:-most], range(LONGEST, 0, -1)) * most  # it goes round
-        return agreeing(guess, text[-most:])
-
     def propose(self, rows: Tensor, positions: Tensor, k: int) -> Tensor:
+        """Drafts (B, k) of rows (B,) of the batch state, whose newest tokens stand at positions (B,); NONE for none."""
         return self._look_up(self.texts, rows, positions, k)
 
     def note(self, rows: Tensor, places: Tensor, tokens: Tensor) -> None:
+        """A step has chosen these tokens (B, k + 1) for these places of texts; of the dummy row what is of no use."""
         self.texts[rows, places] = tokens
 
     def learn(self, rows: Sequence[Row]) -> None:
+        """These rows have the tokens that the host knows, of which `learned` are on the device. No step in flight
+        drafts; before one does, all are known.
+        """
         places: list[Tensor] = []
         tokens, width = array("q"), self.texts.shape[1]
         for row in rows:
@@ -118,5 +126,6 @@ class PromptLookup:
         return row.tokens
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Rows of the batch are to be known by other numbers."""
         source, target = upload([sources, targets], torch.int64, self.texts.device)
         self.texts[target] = self.texts[source]

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nanoinfer.speculate.drafts import agreeing
-from nanoinfer.speculate.lookup import characters, followed
+from nanoinfer.speculate.lookup import Repeats, followed
 
 if TYPE_CHECKING:
     from nanoinfer.speculate.engine import Drafting as Row
@@ -65,19 +64,11 @@ class NGrams:
         return token
 
 
-class RepeatsOrNGrams:
+class RepeatsOrNGrams(Repeats):
     """A `Drafter` by what followed in the row's own text, if enough of its end stood there before; else by n-grams."""
 
     def __init__(self, ngrams: NGrams) -> None:
         self.ngrams = ngrams
-
-    def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
-        pairs = zip(rows, limits, strict=True)
-        return [self.follow(characters(row), limit) if limit else [] for row, limit in pairs]
-
-    def foreseen(self, row: Row, most: int) -> int:
-        text = characters(row)
-        return agreeing(self.follow(text[:-most], most), map(ord, text[-most:]))
 
     def follow(self, text: str, limit: int) -> list[int]:
         """What follows a text in which each token is a character."""

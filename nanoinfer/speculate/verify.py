@@ -24,7 +24,8 @@ from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Cache
-from nanoinfer.speculate.drafts import NONE, DeviceDrafter
+from nanoinfer.speculate.drafts import NONE
+from nanoinfer.speculate.lookup import PromptLookup
 
 ONE_BY_ONE = 32  # tokens of a verify step: for more, the ragged kernel is as fast, which reads a context once a row
 
@@ -32,7 +33,7 @@ ONE_BY_ONE = 32  # tokens of a verify step: for more, the ragged kernel is as fa
 @torch.inference_mode()
 def verify_step(
     model: GPT2, cache: Cache, state: BatchState, work: Tensor, context: int, sampler: Sampler,
-    drafter: DeviceDrafter | None = None,
+    drafter: PromptLookup | None = None,
 ) -> Tensor:  # fmt: skip
     """Feed the newest token and the drafts of rows 0..B-1, and advance each by what it would have chosen anyway.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from nanoinfer.model.config import END_OF_TEXT
+from nanoinfer.model.config import END_OF_TEXT, ModelConfig
 from nanoinfer.records import BYTES, Request, SamplingParams
-from nanoinfer.text.tokenizer import Tokenizer
+from nanoinfer.text.tokenizer import Tokenizer, gpt2_tokenizer
 
 Prompt = str | Sequence[int]
 
@@ -27,6 +27,13 @@ class RequestMaker:
     vocab_size: int
     seeds: random.Random
     end_of_text: Sequence[int] = (END_OF_TEXT,)
+    Params: ClassVar[Any] = SamplingParams  # its defaults are those of prompts that bring none
+
+    @classmethod
+    def of(cls, shape: ModelConfig, max_len: int | None, seed: int) -> Any:
+        """For a model of that shape. max_len: as for `context_of`."""
+        seeds, context = random.Random(seed), context_of(shape, max_len)
+        return cls(gpt2_tokenizer(), context, shape.vocab_size, seeds, shape.end_of_text)
 
     def requests(self, prompts: Any, params: Any) -> list[Any]:
         """The requests of one call, in the order of its prompts.
@@ -35,7 +42,7 @@ class RequestMaker:
         """
         items = prompt_list(prompts)
         if params is None or isinstance(params, SamplingParams):
-            params = [params or self.default()] * len(items)
+            params = [params or self.Params()] * len(items)
         if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
             raise ValueError(f"params must be SamplingParams, or a list with one a prompt, not {params!r}")
         if len(params) != len(items):
@@ -61,16 +68,19 @@ class RequestMaker:
             raise ValueError(f"{name} has {length} tokens and no room for a new one: the context is {self.max_len}")
         return min(params.max_tokens, self.max_len - length)
 
-    @staticmethod
-    def default() -> SamplingParams:
-        """The parameters of prompts that bring none."""
-        return SamplingParams()
-
     def make(self, index: int, token_ids: tuple[int, ...], params: SamplingParams, limit: int) -> Any:
         """The request of one prompt."""
         seed = self.seeds.getrandbits(32) if params.seed is None else params.seed
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.end_of_text)
         return Request(index, token_ids, params, seed, limit, stop_ids)
+
+
+def context_of(shape: ModelConfig, max_len: int | None) -> int:
+    """The longest text that is asked of a model of that shape; None: its own. ValueError for more."""
+    context = shape.n_positions
+    if max_len is not None and not 1 < max_len <= context:
+        raise ValueError(f"max_len must be from 2 to the model's context of {context} tokens, not {max_len}")
+    return max_len or context
 
 
 def prompt_list(prompts: Any) -> list[Prompt]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from nanoinfer.records import MAX_SEED
 from nanoinfer.requests import Request, SamplingParams
@@ -16,6 +16,8 @@ SEED_STEP = 0x4F1BBCDCBFA53E0B  # 2^63 over the golden ratio: its multiples lie 
 class SampleMaker(RequestMaker):
     """A `RequestMaker` of params.n requests a prompt, side by side."""
 
+    Params: ClassVar[Any] = SamplingParams
+
     def requests(self, prompts: Any, params: Any) -> list[Any]:
         return [request for samples in super().requests(prompts, params) for request in samples]
 
@@ -25,10 +27,6 @@ class SampleMaker(RequestMaker):
         if length > self.max_len:
             raise ValueError(f"{name} has {length} tokens, but the context is {self.max_len}")
         return 0
-
-    @staticmethod
-    def default() -> SamplingParams:
-        return SamplingParams()
 
     def make(self, index: int, token_ids: tuple[int, ...], params: Any, limit: int) -> list[Request]:
         one = super().make(index, token_ids, params, limit)  # its seed is the prompt's, however many samples

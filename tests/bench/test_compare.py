@@ -11,7 +11,7 @@ import pytest
 from nanobench.core.records import Report, Spread
 from nanobench.report.compare import Ratio, allowed, compare
 from nanobench.report.intervals import interval
-from nanobench.report.ratios import ratios as within
+from nanobench.report.intervals import ratios as within
 from tests.bench.samples import failed, report, result, saved
 
 Compared = Callable[[Report, Report], tuple[int, str]]  # exit code and output

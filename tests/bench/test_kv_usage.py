@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from nanobench.micro import kv_usage
-from nanobench.micro.fixed_pool import BLOCK, pool_for, run_in_pool, short_lengths
-from nanobench.micro.kv_usage import KVUsageReport, lines
+from nanobench.micro.kv_usage import BLOCK, KVUsageReport, lines, pool_for, run_in_pool, short_lengths
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import SMALL
 

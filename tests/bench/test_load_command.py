@@ -55,7 +55,7 @@ def invoke(*arguments: str) -> Any:
 def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     """In place of the engine that the command would make."""
     made = FakeLLM()
-    monkeypatch.setattr(choices.Choice, "_engine", lambda self, settings: EngineTarget("engine", made).opened())
+    monkeypatch.setitem(choices.LLMS, "engine", ("a fake", lambda **settings: made))
     return made
 
 
@@ -122,14 +122,12 @@ def test_ctrl_c_prints_what_was_measured_and_writes_nothing(llm: FakeLLM, tmp_pa
 
 
 def test_targets_by_their_names() -> None:
-    options: dict[str, Any] = dict.fromkeys(choices.Choice.__dataclass_fields__)
-    chosen = choices.Choice(
-        **options | {"urls": ("peer=http://a:1/v1", "http://b:2"), "serve": True, "rows": 4, "model": "m"}
-        | {"device": "cpu", "serve_options": ("--queue", "9"), "api_key": "k", "extra": {"ignore_eos": True}}
-    )  # fmt: skip
-    serve, peer, other = chosen.targets()
+    settings = {"model": "m", "device": "cpu", "dtype": None, "engine": "paged", "max_batch": 4}
+    http, urls = {"model": "m", "clients": 1, "timeout": 9.0}, ("peer=http://a:1/v1", "http://b:2")
+    made = choices.targets(["serve"], urls, settings, http, "k", ("--queue", "9"), {"ignore_eos": True})
+    serve, peer, other = made
     assert (serve.name, peer.name, other.name) == ("serve", "peer", "b:2")
-    assert serve.what.endswith("--device cpu --engine paged --max-batch 4 --queue 9")
+    assert serve.what == "nanoinfer serve --model m --device cpu --engine paged --max-batch 4 --queue 9"
     with peer.opened() as target:
         body = cast("Server", target).body(Ask(0, 0.0, (1, 2), 5))
         assert (body["prompt"], body["temperature"], body["ignore_eos"]) == ((1, 2), 0, True)

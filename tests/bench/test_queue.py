@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobench.micro import queue, queue_burst, queue_load
+from nanobench.micro import queue, queue_load, queue_parts
 from nanobench.micro.queue import PARTS, QueueReport, lines
 from nanobench.micro.queue_arrivals import OpenRun
 from nanoinfer import LLM
@@ -25,7 +25,7 @@ def test_the_limit_counts_what_must_be_read() -> None:
     """A prompt of 3 with 2 new tokens, one of 5 with 4, and one with a single token: that is its prompt's own."""
     config, lengths = PRESETS["tiny"], [(3, 2), (5, 4), (9, 1)]
     contexts = (3 + 1) + (5 + 1) + (5 + 2) + (5 + 3)  # what each token but the first reads, itself included
-    found = queue_burst.bandwidth_limit(config, 2, lengths, 2, 1000.0)
+    found = queue_parts.bandwidth_limit(config, 2, lengths, 2, 1000.0)
     assert found.least_steps == 4
     assert found.weights_s == pytest.approx(4 * config.parameters * 2 / 1000)
     assert found.keys_and_values_s == pytest.approx(contexts * config.kv_numbers * 2 / 1000)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from nanobench.micro import ragged, ragged_variants
+from nanobench.micro import ragged
 from nanobench.micro.ragged import RaggedReport
 from nanoinfer.kernels import ragged_attention_torch
 from nanoinfer.model.gpt2 import GPT2
@@ -20,7 +20,7 @@ ROWS = [(0, 5), (20, 1), (16, 7)]
 @pytest.mark.parametrize(
     "owner, function, variant",
     [
-        (ragged_variants, "gather_pages", "sdpa, pages gathered"),
+        (ragged, "gather_pages", "sdpa, pages gathered"),
         (ragged_attention_torch, "attend_ragged", "ragged kernel"),
     ],
 )
@@ -28,7 +28,7 @@ def test_variants_agree_and_a_wrong_one_is_not_timed(
     owner: Any, function: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The function that makes them compares them; here by the kernel's reference."""
-    made = ragged_variants.ragged_variants(ROWS, CPU, torch.float32)
+    made = ragged.ragged_variants(ROWS, CPU, torch.float32)
     shapes = {name: tuple(call().shape) for name, call in made.items()}
     assert shapes == {
         "sdpa, padded": (3, 12, 7, 64), "sdpa, pages gathered": (3, 12, 7, 64), "ragged kernel": (13, 12, 64),
@@ -36,7 +36,7 @@ def test_variants_agree_and_a_wrong_one_is_not_timed(
     right = getattr(owner, function)
     monkeypatch.setattr(owner, function, lambda *arguments: right(*arguments) + 1)
     with pytest.raises(AssertionError, match=variant):
-        ragged_variants.ragged_variants(ROWS, CPU, torch.float32)
+        ragged.ragged_variants(ROWS, CPU, torch.float32)
 
 
 def test_the_command_measures_every_engine_with_and_without_chunks(

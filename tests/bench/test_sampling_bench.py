@@ -47,7 +47,8 @@ def test_variants_follow_the_rule_and_a_wrong_one_is_not_timed(
     rows = setting.rows(8, 5, torch.device("cpu"))
     expected = samplers.sampling.sample_filtered(LOGITS, rows)
     assert samplers.allowed(LOGITS, rows, expected)
-    made, absent = samplers.sampling_variants(setting, LOGITS, rows)
+    absent: dict[str, str] = {}
+    made = samplers.sampling_variants(setting, LOGITS, rows, absent)
     assert list(made)[:2] == (["ours", "sort"] if setting.temperature else ["ours", "argmax"])
     if setting.top_k:
         assert torch.equal(samplers.topk(LOGITS, rows), expected)
@@ -55,4 +56,4 @@ def test_variants_follow_the_rule_and_a_wrong_one_is_not_timed(
     if setting.temperature:
         monkeypatch.setattr(samplers, "rejection", lambda logits, rows: logits.argmin(-1))
         with pytest.raises(ValueError, match=f"rejection chose a token that {setting.name}"):
-            samplers.sampling_variants(setting, LOGITS, rows)
+            samplers.sampling_variants(setting, LOGITS, rows, {})

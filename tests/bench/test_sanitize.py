@@ -25,7 +25,7 @@ def answers(memcheck: int = 0, racecheck: int = 0, planted: int = 3, ran: bool =
 
     def execute(command: Sequence[str]) -> Run:
         if "--version" in command:
-            return Run(0, "NVIDIA (R) Compute Sanitizer\nVersion 2025.3.1\n")
+            return Run(command, 0, "NVIDIA (R) Compute Sanitizer\nVersion 2025.3.1\n")
         cases = command[command.index("nanobench.micro.sanitize_cases") + 1 :]
         text = "".join(f"ran: {name}\n" for name in cases if name not in PLANTED and ran)
         if "--tool=racecheck" in command:
@@ -34,7 +34,7 @@ def answers(memcheck: int = 0, racecheck: int = 0, planted: int = 3, ran: bool =
             errors = planted if list(cases) == list(PLANTED) else memcheck
             text += "========= Invalid __global__ write of size 4 bytes\n" * errors
             text += f"========= ERROR SUMMARY: {errors} errors\n"
-        return Run(FOUND if errors else int(not ran), text)
+        return Run(command, FOUND if errors else int(not ran), text)
 
     return execute
 
@@ -59,7 +59,7 @@ def test_anything_else_is_not_as_expected(execute: Execute, capsys: pytest.Captu
 def test_a_machine_that_refuses_is_said() -> None:
     refusal = "========= Error: Device not supported. Please refer to the documentation\n"
     with pytest.raises(ValueError, match=r"refuses this machine .Device not supported.; nothing was checked"):
-        sanitize(execute=lambda command: Run(1, refusal))
+        sanitize(execute=lambda command: Run(command, 1, refusal))
 
 
 @pytest.mark.long

@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 
 from nanobench.cli import app
 from nanobench.core.records import Spread
-from nanobench.micro import speculation_texts
-from nanobench.micro.replicas import ReplicasReport, measure
+from nanobench.micro import replicas, speculation_texts
+from nanobench.micro.queue_load import Load
+from nanobench.micro.replicas import ReplicasReport
 from nanobench.micro.speculation import Forced, SpeculationReport, share_of_same
+from nanobench.systems.base import Limits
 from nanoinfer import SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 
@@ -45,7 +47,7 @@ def test_numbers_that_are_worked_out() -> None:
 def test_transformers_drafts_from_the_prompt(small_model: GPT2) -> None:
     pytest.importorskip("transformers")
     missing: list[str] = []
-    (arm,) = speculation_texts._peers(small_model, 2, 3, 30, missing)
+    (arm,) = speculation_texts._peers(small_model, Limits(96, 2), 3, missing)
     assert [why.partition(":")[0] for why in missing] == ["vllm"]
     prompts, params = [[5, 6, 7] * 6], [SamplingParams(temperature=0, max_tokens=30)]
     assert arm.plain(prompts, params).texts == arm.drafted(prompts, params).texts
@@ -54,9 +56,11 @@ def test_transformers_drafts_from_the_prompt(small_model: GPT2) -> None:
 
 
 @pytest.mark.long
-def test_two_engines_beside_one(tmp_path: Path) -> None:
+def test_two_engines_beside_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "BURST", Load(prompt=(2, 5), new=(2, 4)))
+    monkeypatch.setattr(replicas, "ROWS", 2)
     path = tmp_path / "deep" / "replicas.json"
-    report = measure("cpu", path, "random:tiny", 2, [5, 7], 2, rows=2, prompt=(2, 5), new=(2, 4))
+    report = replicas.measure("cpu", path, "random:tiny", 2, [5, 7], 2)
     assert [(each.replicas, each.requests) for each in report.cases] == [(1, 5), (2, 5), (1, 7), (2, 7)]
     assert all(len(each.tokens_per_s.samples) == 2 for each in report.cases)
     assert ReplicasReport.load(path) == report

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from nanobench.core import token_check
 from nanobench.systems import ON_REQUEST, OTHERS, PEERS, UNFUSED, make, vllm
 from nanobench.systems.base import Limits, Missing
-from nanobench.systems.fixed import FixedDense
-from nanobench.systems.ours import Ours
+from nanobench.systems.ours import FixedDense, Ours
 from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import SMALL

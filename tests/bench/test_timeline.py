@@ -10,7 +10,7 @@ import pytest
 from torch.autograd import DeviceType
 
 from nanobench.micro import timeline
-from nanobench.micro.timeline import MARK, engines_named, measure, pick
+from nanobench.micro.timeline import MARK, measure, pick
 from nanobench.report.plot import drawings, load
 from nanoinfer.model.gpt2 import GPT2
 
@@ -58,7 +58,7 @@ def test_a_step_begins_where_the_last_ones_tokens_have_been_copied() -> None:
 def test_a_step_of_a_model_is_profiled(tmp_path: Path, small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline, "load_model", lambda *a, **k: small_model)
     monkeypatch.setattr(timeline, "STEPS", 3)
-    made = measure("cpu", tmp_path / "steps.json", "small", 2, 4, engines_named("dense"))
+    made = measure(tmp_path / "steps.json", "cpu", "small", 2, 4, "dense")
     (step,) = made.steps
     assert len(step.host) > 50
     assert not step.kernels
@@ -67,4 +67,4 @@ def test_a_step_of_a_model_is_profiled(tmp_path: Path, small_model: GPT2, monkey
     (drawing,) = drawings(tmp_path / "steps.json")
     assert drawing.draw().axes
     with pytest.raises(ValueError, match="engine must be one of naive, dense"):
-        engines_named("dense,fast")
+        measure(engines="dense,fast")

@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+from nanobook.running import model
 from nanoinfer import LLM, SamplingParams
 from tests.book.chapter_pages import checkout, module, numbers, shown, told
 
@@ -135,7 +136,7 @@ class TestChapter8:
 
     def test_tokens_are_those_of_one_device(self, running: ModuleType) -> None:
         params = SamplingParams(temperature=0.8, max_tokens=running.NEW, seed=running.SEED, ignore_eos=True)
-        with LLM(running.four.model(), engine="naive") as llm:
+        with LLM(model(), engine="naive") as llm:
             (done,) = llm.generate([running.PROMPT], params)
         assert running.texts(running.Part, 0.8) == [running.PROMPT + done.text] * 2
 

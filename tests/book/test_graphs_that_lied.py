@@ -35,16 +35,16 @@ def test_the_story() -> None:
     (true,), (right,), (wrong,) = (told.sides[side] for side in ("truth", "right", "wrong"))
     assert true == right != wrong
     assert wrong.startswith(lies(4, "story").PROMPT)
-    assert lies(4, "running").attentions() == {"right": 12, "wrong": 0}
+    assert lies(4, "story").attentions(lies(4, "recorders").StandIn()) == {"right": 12, "wrong": 0}
 
 
 class TestProcess:
     def test_a_death_is_told(self) -> None:
         """By the side that is missing, with what the process said last; and it is never as expected on a CPU."""
-        told = lies(4, "running").in_a_process_of_its_own("nobody", "cpu")
+        told = lies(4, "running").in_a_process_of_its_own("slot", "no device")
         assert told.sides["truth"][0].startswith("the process died: ")
-        assert "nobody" in told.error
-        assert not told.expected("cpu")
+        assert "no device" in told.error
+        assert not told.as_expected
         assert told.verdict == "the right one lied"
 
     def test_a_death_when_it_is_timed_is_no_success(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ class TestProcess:
         told = running.in_a_process_of_its_own("story", "cuda")
         assert told.sides == {side: [side] for side in running.SIDES}
         assert "the pool is gone" in told.error
-        assert not told.expected("cuda")
+        assert not told.as_expected
 
     @pytest.mark.parametrize(
         "name, changed, expected",
@@ -67,7 +67,7 @@ class TestProcess:
     )  # fmt: skip
     def test_a_death_of_the_wrong_one_is_a_lie(self, name: str, changed: dict[str, list[str]], expected: bool) -> None:
         sides = {"truth": ["1"], "right": ["1"], "wrong": ["the process died: CUDA error"]}
-        assert lies(4, "running").Told(name, sides | changed).expected("cuda") == expected
+        assert lies(4, "running").judged(name, "cuda", sides | {"costs": {}} | changed).as_expected == expected
 
     def test_what_is_written_down_can_be_read(self, tmp_path: Path) -> None:
         file = tmp_path / "a.json"
@@ -75,9 +75,9 @@ class TestProcess:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert done.stdout.endswith("2 of 2 as expected\n")
-        made = lies(4, "report").LiesReport.model_validate_json(file.read_bytes())
+        made = lies(4, "running").LiesReport.model_validate_json(file.read_bytes())
         assert [one.name for one in made.told] == ["slot", "one-part"]
-        assert lies(4, "report").measured(file) is None  # a CPU's, and no real graph's
+        assert lies(4, "running").measured(file) is None  # a CPU's, and no real graph's
 
 
 class TestMarker:

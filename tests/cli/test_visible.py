@@ -23,7 +23,6 @@ from nanoinfer.cli import app, shell
 from nanoinfer.config import ENGINES, EngineConfig
 from nanoinfer.requests import Completion, Metrics, Piece, SamplingParams
 from nanoinfer.serve.fields import FIELDS
-from nanoinfer.serve.watch import add_watch
 from tests.serve.serving import PATH, Served, engine, serving
 
 LIST = Path(__file__).with_name("visible.txt")
@@ -62,10 +61,8 @@ def option(given: Any) -> str:
 
 def served() -> dict[str, Iterable[str]]:
     """Endpoints, the fields of what they take, answer and log, and the names of metrics."""
-    llm = engine()
-    with serving(llm, watch=True, watch_texts=True, classroom=True) as server:
+    with serving(engine(), watch=True, watch_texts=True, classroom=True) as server:
         made: Any = server.server.config.app
-        add_watch(made, llm, server.service.config)
         routes = [f"{' '.join(sorted(route.methods - {'HEAD'}))} {route.path}" for route in made.router.routes]
         answers = dict(answered(server))
         metrics = [

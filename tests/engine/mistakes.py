@@ -198,7 +198,7 @@ WITHIN: dict[str, tuple[str, Mutate]] = {
         DraftEngine, "room_for", "min(s.cached + s.ahead + 1, s.end)", "s.cached + s.ahead + 1")),
     "blocks for the newest token alone": ("", edited(DraftEngine, "pack", "super().pack(fed)", "super().pack(work)")),
     "what is looked up stays where it is": ("", edited(
-        DraftEngine, "place", "self.texts.move(step.sources, step.targets)", "pass")),
+        DraftEngine, "place", "self.within.move(step.sources, step.targets)", "pass")),
     "a text that comes back is known": ("", edited(DraftEngine, "leave", "s.learned = 0", "pass")),
     "drafts are of texts that nobody has told": ("", edited(
         DraftEngine, "drafts_for", "self.within.learn(sequences)", "pass")),

@@ -20,7 +20,6 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.parallel.joined import JoinedSamplers, joined_samplers
 from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
-from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ShardedGPT2
 from tests.conftest import UNEVEN, prompts_of
@@ -31,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 def part(group: Any, whole_folder: Path) -> ShardedGPT2:
-    model = PartOf(Shard(group.rank, group.size), group).load(whole_folder, CPU, torch.float32)
+    model = PartOf(group).load(whole_folder, CPU, torch.float32)
     assert isinstance(model, ShardedGPT2)
     return model
 
@@ -156,14 +155,15 @@ def test_ranks_agree_on_what_is_captured(whole_folder: Path) -> None:
     def captured(group: Any) -> tuple[set[int], set[int], int]:
         model = part(group, whole_folder)
         cache = CapturedDense(model.config, 4, 32, CPU, torch.float32)
-        rank, asked = Rank(Shard(group.rank, group.size), group, CPU, Ranks([])), list[bool]()
+        rank, asked = Rank([]), list[bool]()
+        rank.meet(group, CPU)
 
         def agree(ok: bool) -> bool:
             asked.append(ok)
             return rank.agree(ok)
 
         engine = RankEngine(
-            model, cache, 4, ranks=rank.ranks, agree=agree, recorder=Refusing(2 * group.rank), max_rows=4, budget=32,
+            model, cache, 4, ranks=rank, agree=agree, recorder=Refusing(2 * group.rank), max_rows=4, budget=32,
             samplers=joined_samplers(model, SAMPLERS, 4),
         )  # fmt: skip
         engine.shapes = []

@@ -17,12 +17,10 @@ import torch
 import torch.distributed as dist
 
 from nanoinfer import LLM, AsyncLLM, Completion, SamplingParams
-from nanoinfer.config import RECIPES, EngineConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.parallel import ranks as ranks_module
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.ranks import Ranks
-from nanoinfer.parallel.shard import Shard
 from nanoinfer.verify import verify_tokens
 from tests.conftest import UNEVEN, prompts_of
 
@@ -46,9 +44,9 @@ def llm(request: pytest.FixtureRequest, whole_folder: Path) -> Iterator[LLM]:
         yield made
 
 
-def ranks_of(llm: LLM) -> Ranks:
+def ranks_of(llm: LLM) -> Rank:
     assert llm.rank
-    return llm.rank.ranks
+    return llm.rank
 
 
 def processes(llm: LLM) -> list[subprocess.Popen[bytes]]:
@@ -201,20 +199,17 @@ def test_a_rank_that_hangs(whole_folder: Path) -> None:
     llm.close()
 
 
-def test_naive_has_no_state_that_a_launch_could_change() -> None:
-    assert EngineConfig(engine="naive", tensor_parallel=2).recipe == RECIPES["dense"]
-
-
 def test_what_all_agree_on_is_a_sign_of_life() -> None:
     """A warm-up of many captures takes minutes, and nobody hangs."""
-    group: Any = SimpleNamespace(least=int)
-    rank = Rank(Shard(0, 1), group, torch.device("cpu"), ranks := Ranks([]))
+    group: Any = SimpleNamespace(least=int, rank=0, size=1, abort=int)
+    rank: Any = Rank([])
+    rank.meet(group, torch.device("cpu"))
     with rank.all_do("warm_up"):
-        before = ranks._watched
+        before = rank._watched
         assert rank.agree(True)
         assert before
-        assert ranks._watched > before
-    assert ranks._watched is None
+        assert rank._watched > before
+    assert rank._watched is None
 
 
 @pytest.mark.parametrize(

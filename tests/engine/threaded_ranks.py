@@ -19,6 +19,7 @@ class ThreadGroup:
     def __init__(self, rank: int, places: list[Any], barrier: Barrier) -> None:
         self.rank, self.size, self._places, self._barrier = rank, len(places), places, barrier
         self.sums, self.inbox = 0, None  # how many all-reduces there were
+        self.abort = barrier.abort
 
     def _exchange(self, x: Any) -> list[Any]:
         self._places[self.rank] = x

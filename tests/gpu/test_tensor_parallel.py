@@ -51,7 +51,7 @@ def test_a_rank_that_is_lost_under_a_replay(made: Callable[..., LLM], kill: str)
     llm = made(engine="paged-graph")
     llm.warm_up()
     assert llm.rank
-    llm.rank.ranks.step_s = 2
+    llm.rank.step_s = 2
     (other,) = processes(llm)
     pieces = llm.stream(prompts_of([10]), LONG)
     for _ in range(5):

@@ -17,7 +17,7 @@ from tests.cli.commands import ENVIRONMENT, run_without
 from tests.serve.serving import PATH, command, joined, logged, parsed, until
 
 REFUSED: list[tuple[list[str], str]] = [
-    (["--stall-timeout", "0"], "--stall-timeout must be more than 0 seconds"),
+    (["--stall-timeout", "0"], "--stall-timeout must be at least 0.001"),
     (["--replicas", "-1"], "--replicas must be at least"),
     (["--api-key", ""], "--api-key must be printable ASCII of at least one character"),
     ([], "NANOINFER_API_KEY is empty"),

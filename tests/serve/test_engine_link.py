@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from multiprocessing import Pipe
 from typing import Any
 
@@ -15,36 +14,35 @@ from nanoinfer.engine.loop import Mailbox
 from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.parallel.processes import spawn
 from nanoinfer.remote import loop as remote
-from nanoinfer.remote.link import Link, received
+from nanoinfer.remote.link import Call, Link, received
 from nanoinfer.remote.loop import RemoteLoop, Row
-from nanoinfer.remote.messages import News, Start
 from nanoinfer.requests import Request
 
 REQUEST = Request(0, (1, 2), SamplingParams(), 0, 12, frozenset())
 
 
-DEAF = "from nanoinfer.remote.child import RemoteEngine; RemoteEngine.obey = lambda *_: None"
+DEAF = "from nanoinfer.remote import child, link; child.obey = lambda connection, _: [*link.received(connection)]"
 
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> RemoteLoop:
     """Of a process that hears everything and does nothing."""
     monkeypatch.setattr(remote, "spawn", lambda module: spawn(module, DEAF))
-    return RemoteLoop(Start(print, None, None, {}))
+    return RemoteLoop(print, None, None, {})
 
 
 def test_what_is_sent_comes_in_order_and_ends_with_either_end() -> None:
     """A message that is cut is an end, too."""
     ours, theirs = Pipe()
-    link, sent = Link(ours, print), [*range(100), None]
-    for each in sent[:-1]:
-        link.send(each)
+    link = Link(ours, print)
+    for each in range(100):
+        link.call("hear", each)
     link.close()
-    assert [*received(theirs), None] == sent
-    theirs.send([1])
+    assert [*received(theirs)] == [Call("hear", (each,)) for each in range(100)]
+    theirs.send([Call("hear", ())])
     os.write(theirs.fileno(), b"\x00\x00\x00\x05cut")
     theirs.close()
-    assert list(link) == [1]
+    assert list(received(ours)) == [Call("hear", ())]
 
 
 def test_what_cannot_be_sent_is_told() -> None:
@@ -52,7 +50,7 @@ def test_what_cannot_be_sent_is_told() -> None:
     ours, theirs = Pipe()
     told = list[Exception]()
     link = Link(ours, told.append)
-    link.send(lambda: None)
+    link.call("hear", lambda: None)
     link._thread.join(10)
     assert "lambda" in str(told)
     theirs.close()
@@ -69,14 +67,17 @@ def test_numbers_are_never_used_again_and_a_cancel_is_of_one_row(loop: RemoteLoo
     def news(row: Row, token: int, reason: Any = None) -> Any:
         return row.number, [token], [0.1], 0.05, (), (), reason, None
 
-    both = News([news(first, 3, "length"), news(second, 4)], None, Stats(), Gauges())
-    loop._take(both)
+    def take(*told: Any) -> None:
+        loop.take(told, None, Stats(), Gauges())
+
+    both = news(first, 3, "length"), news(second, 4)
+    take(*both)
     assert (first.token_ids, second.token_ids, posted) == ([], [4], [second])
     loop.cancel([first])
-    loop._take(replace(both, rows=[news(second, 4, "length")]))
+    take(news(second, 4, "length"))
     loop.cancel([second])
     assert (second.token_ids, second.finish_reason, second.cancelled) == ([4, 4], "length", None)
-    loop._take(both)
+    take(*both)
     assert posted == [second, second]
     loop.close()
     assert loop.process.returncode == 0

@@ -27,9 +27,10 @@ from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
 from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.recording import LIMIT, as_html, read
-from nanoinfer.serve.watch import FILES, add_watch
-from nanoinfer.serve.watch_hub import BEHIND, Source, Watcher
-from tests.serve.serving import Served, engine, serving, until
+from nanoinfer.serve.watch import FILES
+from nanoinfer.serve.watch_child import KEPT, Records, encoded
+from nanoinfer.serve.watch_hub import Source
+from tests.serve.serving import Served, engine, serving, serving_by_hypercorn, until
 
 VALID = Draft202012Validator(json.loads(files("nanoinfer.serve").joinpath("events.schema.json").read_text("utf-8")))
 STREAM, PACE, SECRET = "/watch/events", "/watch/pace", "the secret harbour"
@@ -37,9 +38,7 @@ STREAM, PACE, SECRET = "/watch/events", "/watch/pace", "the secret harbour"
 
 @contextmanager
 def watched(**settings: Any) -> Iterator[Served]:
-    llm = engine()
-    with serving(llm, **settings) as served:
-        add_watch(served.server.config.app, llm, served.service.config)  # type: ignore[arg-type]
+    with serving(engine(), watch=True, **settings) as served:
         yield served
 
 
@@ -153,8 +152,9 @@ def test_a_watcher_counts_once_admitted_and_leaves_with_the_engine_that_it_sees(
 ) -> None:
     monkeypatch.setattr("nanoinfer.serve.watch.WATCHERS", 1)
     llm: Any = SimpleNamespace(engines=[1, 2], alive=True, watch=lambda *_, **__: None, pace=lambda _: None)
-    app = App(llm)
-    add_watch(app, llm, ServeConfig())
+    llm.facts = SimpleNamespace(max_batch=1, model="tiny")
+    app = App(llm, ServeConfig(watch=True))
+    app.service.llm, app.service.phase = llm, "ready"
     ask = next(route.endpoint for route in app.router.routes if route.path == STREAM)  # type: ignore[attr-defined]
     request = Request({"type": "http", "method": "GET", "headers": [(b"host", b"localhost")]})
 
@@ -168,6 +168,14 @@ def test_a_watcher_counts_once_admitted_and_leaves_with_the_engine_that_it_sees(
         assert (await ask(request)).status_code == 200
 
     asyncio.run(main())
+
+
+def test_another_server_has_the_page_too() -> None:
+    pytest.importorskip("hypercorn")
+    with serving_by_hypercorn(engine(), watch=True) as url:
+        assert httpx.get(url).text == read("index.html")
+        with httpx.stream("GET", f"{url}{STREAM}") as answer:
+            assert next(line for line in answer.iter_lines() if line.startswith("data: ")).startswith('data: {"model":')
 
 
 def test_watching_that_fails_ends_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -197,35 +205,31 @@ def test_a_watcher_that_comes_without_a_step_between_is_alone() -> None:
     assert llm.core.observer is None
 
 
-def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
-    asked = list[tuple[int, int]]()  # who asks for a keyframe
-    link = SimpleNamespace(send=asked.append)
-    source: Any = SimpleNamespace(made=0, numbers=iter([5]), watchers={}, link=link)
+def test_who_reads_slowly_gets_what_is_kept_or_a_keyframe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has read all waits for the next record, and who comes late begins with a keyframe."""
+    told = list[tuple[list[int], int, bytes]]()
+    records = Records(SimpleNamespace(call=lambda _, *answer: told.append(answer)))  # type: ignore[arg-type]
+    records._events = SimpleNamespace(take=int, keyframe=lambda skipped: {"skipped": skipped})  # type: ignore[assignment]
 
-    async def main() -> None:
-        watcher = Watcher(source)
-        assert source.watchers == {5: watcher}
+    def made(first: int, last: int) -> bytes:
+        return b"".join(map(encoded, range(first, last + 1)))  # type: ignore[arg-type]
 
-        def push(line: bytes, times: int = 1) -> None:
-            for _ in range(times):
-                source.made += 1
-                watcher.push(line)
-                assert len(watcher._lines) <= BEHIND
-
-        push(b"1", BEHIND)
-        assert await watcher.next() == b"1" * BEHIND
-        push(b"2", BEHIND + 5)
-        assert asked == [(5, BEHIND)]
-        waiting = asyncio.create_task(watcher.next())
-        await asyncio.sleep(0)
-        push(b"3")  # before the keyframe has come, which knows of it
-        watcher.push(b"keyframe", keyframe=True)
-        push(b"4")
-        assert await waiting == b"keyframe4"
-        push(b"5", BEHIND + 1)
-        assert asked == [(5, BEHIND), (5, 2 * BEHIND + 7)]
-
-    asyncio.run(main())
+    for number in (7, 8):
+        records.ask(number, 0)
+    for step in range(1, KEPT + 3):
+        records.take(step)  # type: ignore[arg-type]
+    assert told[0] == ([7, 8], 1, made(1, 1))
+    assert {who for numbers, *_ in told[1:] for who in numbers} == set()
+    told.clear()
+    for number, before in ((7, KEPT), (8, 1), (9, 2), (10, 0), (11, KEPT + 2)):
+        records.ask(number, before)
+    now = KEPT + 2
+    late = [(8, {"skipped": KEPT + 1}), (10, {"skipped": 0})]
+    assert told[0] == ([7], now, made(KEPT + 1, now))
+    assert told[2] == ([9], now, made(3, now))
+    assert [told[1], told[3]] == [([who], now, encoded(event)) for who, event in late]
+    records.take(now + 1)  # type: ignore[arg-type]
+    assert told[4] == ([11], now + 1, made(now + 1, now + 1))
 
 
 def test_facts_that_would_wait_too_long_are_dropped_up_to_a_whole_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,13 +241,13 @@ def test_facts_that_would_wait_too_long_are_dropped_up_to_a_whole_state(monkeypa
 
     async def main() -> None:
         source, sent = Source(llm, texts=False), list[Event]()
-        source.link.send = sent.append  # type: ignore[assignment, method-assign]
+        source.link.call = lambda _, facts: sent.append(facts)  # type: ignore[method-assign, misc]
         for step in range(9):
             posts[-1]({"step": step})
         assert [facts["step"] for facts in sent] == [0, 1, 2, 3]
-        for _ in sent:
+        for made in range(len(sent)):
             assert len(posts) == 1
-            source._take(None, b"")
+            source._answer([], made + 1, b"")
         assert len(posts) == 2  # what has come is made: the whole state is asked for
         for facts in ({"step": 9}, {"step": 10, "engine": {}}, {"step": 11}):
             posts[-1](facts)

@@ -16,7 +16,6 @@ from nanoinfer.llm import LLM
 from nanoinfer.requests import SamplingParams
 from nanoinfer.serve import events as events_module
 from nanoinfer.serve.recording import as_html
-from nanoinfer.serve.watch import add_watch
 from tests.serve.serving import engine, model, serving, until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -199,9 +198,7 @@ def test_a_large_pool_is_aggregated_visibly(open_page: Any, tmp_path: Path, monk
 
 
 def test_the_live_page(open_page: Any) -> None:
-    llm = engine()
-    with serving(llm, api_key="right", classroom=True) as served:
-        add_watch(served.server.config.app, llm, served.service.config)  # type: ignore[arg-type]
+    with serving(engine(), watch=True, api_key="right", classroom=True) as served:
         page = open_page(served.url)
         page.fill("#key", "wrong")
         page.click("#door button")

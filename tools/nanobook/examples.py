@@ -10,7 +10,7 @@ import importlib.util
 import io
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from functools import cache, lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nanobench.core.records import ResultsFile
 
 EXAMPLE = "example.py"
+T = TypeVar("T")
 File = TypeVar("File", bound="ResultsFile")
 
 
@@ -68,6 +69,12 @@ def results(kind: type[File], name: str, command: str) -> File:
     if not path.is_file():
         raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
     return kind.load(path)
+
+
+def only(records: Iterable[T], **fields: object) -> T:
+    """The one record whose fields are these. ValueError if there is none, or several."""
+    (found,) = [one for one in records if all(getattr(one, name) == value for name, value in fields.items())]
+    return found
 
 
 def load(file: Path) -> ModuleType:

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,6 @@ from nanobench.core.case_runner import (
     prepare,
     random_prompts,
     release_memory,
-    runs_due,
 )
 from nanobench.core.compile_counter import TritonLog, torch_graphs, torch_seconds
 from nanobench.core.estimate import (
@@ -36,20 +34,20 @@ from nanobench.core.estimate import (
     plan,
     run_seconds,
 )
-from nanobench.core.machine import ClockLog, copy_bandwidth, import_seconds, memory_now, stamp, synchronize
+from nanobench.core.machine import ClockLog, copy_bandwidth, import_seconds, memory_now, stamp
 from nanobench.core.outcome import outcome, summary
 from nanobench.core.presets import Preset, limit_seconds
 from nanobench.core.records import RESULTS, Case, Report, Result, Turns, Unfinished
+from nanobench.core.timing import synchronize
 from nanobench.core.token_check import check_tokens, is_ours
 from nanobench.systems.base import Limits
 from nanoinfer.capacity import free_memory
 from nanoinfer.config import EngineConfig
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.config import PRESETS, ModelConfig
-from nanoinfer.model.files import model_config
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.hub import HUB_NAMES
-from nanoinfer.model.weights import load_model
+from nanoinfer.model.weights import load_model, model_config
 
 Say = Callable[[str], None]
 Progress = Callable[[float, str], object]  # the share that is done, and what is left in words
@@ -77,10 +75,7 @@ class Benchmark:
         self.dtype = choose_dtype(preset.dtype, self.device)
         self.clocks = ClockLog(self.device)
         self.triton = TritonLog()
-        self._stamp: dict[str, Any] = {
-            "preset": preset.name, "dtype": str(self.dtype).removeprefix("torch."), "seed": preset.seed,
-            **stamp(self.device),
-        }  # fmt: skip
+        self._stamp = {"preset": preset.name, "seed": preset.seed, **stamp(self.device, self.dtype)}
         self._settings = {name: str(value) for name, value in asdict(preset).items()}
         self._turns: dict[Case, Turns] = {}  # of the cases that are not finished
         self._guide = earlier_results(self._stamp["machine"], preset, RESULTS, path.parent)
@@ -209,7 +204,7 @@ class Benchmark:
                 runners.append(runner)
         for turn in range(self.preset.repeats):
             for runner in runners:
-                due = runs_due(turn, runner.repeats, self.preset.repeats)
+                due = (turn + 1) * runner.repeats // self.preset.repeats  # slow cases have fewer, spread over all turns
                 if runner.failure is None and len(runner.ttft_s) < due:
                     self._turn(runner, prompts)
         for runner in runners:
@@ -223,11 +218,11 @@ class Benchmark:
         """Make the system, unless it exists, and warm it up; a Result where the case cannot be run."""
         if over := self._over(case, model.config, limits):
             return Result(case=case, status="over budget", reason=over)
-        known = systems.get(case.engine)
-        if known is None:
-            known = systems[case.engine] = prepare(case.engine, model, limits, self._compile_seconds)
+        if case.engine not in systems:
+            systems[case.engine] = prepare(case.engine, model, limits, self._compile_seconds)
+        known = systems[case.engine]
         if known.system is None:
-            return Result(case=case, status=known.status, reason=known.reason)
+            return Result(case=case, **known.facts)
         runner = CaseRunner(case, known)
         compiled, start = self._compile_seconds(), time.perf_counter()
         for new_tokens in (case.new_tokens, 1, case.new_tokens):
@@ -239,8 +234,9 @@ class Benchmark:
         runner.compile_s = self._compile_seconds() - compiled + known.compile_s
         runner.repeats = self.preset.repeats_of(seconds[0])
         runner.counted = counters(runner.system)
-        if case in self._turns:
-            runner.go_on(self._turns[case])
+        if (earlier := self._turns.get(case)) is not None:
+            runner.generate_s, runner.ttft_s = [*earlier.generate_s], [*earlier.ttft_s]
+            runner.compiles = earlier.compiles
         return runner
 
     def _over(self, case: Case, config: ModelConfig, limits: Limits) -> str:
@@ -290,5 +286,4 @@ class Benchmark:
     def _save(self, **changed: object) -> None:
         turns = tuple(self._turns.values())
         unfinished = Unfinished(settings=self._settings, turns=turns) if turns else None
-        self._report = self.report.model_copy(update={**changed, "unfinished": unfinished})
-        self._report.save(self.path)
+        self._report = self.report.add(self.path, **changed, unfinished=unfinished)

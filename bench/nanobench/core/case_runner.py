@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanobench.core.machine import memory_now, synchronize
-from nanobench.core.records import Case, Graphs, Result, Stages, Status, Turns
+from nanobench.core.machine import memory_now
+from nanobench.core.records import Case, Graphs, Result, Stages, Turns
+from nanobench.core.timing import synchronize
 from nanobench.systems import make
 from nanobench.systems.base import Limits, Missing, System
 from nanoinfer.model.gpt2 import GPT2
@@ -20,15 +22,11 @@ from nanoinfer.model.gpt2 import GPT2
 
 @dataclass
 class Prepared:
-    """A system, and what it took to make it; or why there is none."""
+    """A system, what it took to make it, and what a `Result` says of it; or its status, and why there is none."""
 
+    facts: dict[str, Any]
     system: System | None = None
-    status: Status = "ok"
-    reason: str = ""
-    make_s: float = 0.0
-    warm_up_s: float = 0.0
     compile_s: float = 0.0
-    stages: Stages | None = None
 
 
 @dataclass
@@ -59,8 +57,7 @@ class CaseRunner:
         try:
             rows = self.system.generate(prompts, new_tokens)
         except Exception as error:
-            status, reason = failure_of(error)
-            self.failure = Result(case=self.case, status=status, reason=reason)
+            self.failure = Result(case=self.case, **failure_of(error))
             return []
         synchronize(device)
         seconds = time.perf_counter() - start
@@ -75,14 +72,8 @@ class CaseRunner:
 
     def turns(self) -> Turns:
         """The timed runs so far, as they are saved."""
-        return Turns(
-            case=self.case, generate_s=tuple(self.generate_s), ttft_s=tuple(self.ttft_s), compiles=self.compiles
-        )
-
-    def go_on(self, earlier: Turns) -> None:
-        """Begin with the timed runs of an interrupted run."""
-        self.generate_s, self.ttft_s = [*earlier.generate_s], [*earlier.ttft_s]
-        self.compiles = earlier.compiles
+        times = {"generate_s": tuple(self.generate_s), "ttft_s": tuple(self.ttft_s)}
+        return Turns(case=self.case, compiles=self.compiles, **times)
 
 
 def prepare(engine: str, model: GPT2, limits: Limits, compile_seconds: Callable[[], float]) -> Prepared:
@@ -98,36 +89,29 @@ def prepare(engine: str, model: GPT2, limits: Limits, compile_seconds: Callable[
             warm_up()
         synchronize(model.device)
         done = time.perf_counter()
-    except Missing as error:
-        return Prepared(status="missing", reason=str(error))
     except Exception as error:
-        status, reason = failure_of(error)
-        return Prepared(status=status, reason=reason)
+        return Prepared(failure_of(error))
     release_memory(model.device)
     last = memory_now(model.device)
     stages = Stages(before=before, made=after, ready=last) if before and after and last else None
-    return Prepared(
-        system, make_s=ready - start, warm_up_s=done - again, compile_s=compile_seconds() - compiled, stages=stages
-    )
+    facts = {"make_s": ready - start, "warm_up_s": done - again, "stages": stages}
+    return Prepared(facts, system, compile_seconds() - compiled)
 
 
-def failure_of(error: Exception) -> tuple[Status, str]:
+def failure_of(error: Exception) -> dict[str, Any]:
     """Status and reason of a failure. Where the device's memory was full, what can be released is released."""
+    if isinstance(error, Missing):
+        return {"status": "missing", "reason": str(error)}
     if isinstance(error, torch.OutOfMemoryError):
         gc.collect()
         torch.cuda.empty_cache()
-        return "out of memory", "the device's memory was full"
-    return "failed", f"{type(error).__name__}: {first_line(error)}"
+        return {"status": "out of memory", "reason": "the device's memory was full"}
+    return {"status": "failed", "reason": f"{type(error).__name__}: {first_line(error)}"}
 
 
 def first_line(error: Exception) -> str:
     """The first line of an error's message, which may be empty."""
     return next(iter(str(error).splitlines()), "")
-
-
-def runs_due(turn: int, repeats: int, turns: int) -> int:
-    """Timed runs that a system of `repeats` has had after this of `turns` turns: they are spread evenly over them."""
-    return (turn + 1) * repeats // turns
 
 
 def counters(system: System) -> dict[str, Any]:
@@ -141,22 +125,13 @@ def graph_counters(before: dict[str, Any], after: dict[str, Any]) -> Graphs | No
     """What was counted between two readings; None for a system without graphs."""
     if "captures" not in after:
         return None
-
-    def since(name: str) -> Any:
-        return after[name] - before.get(name, 0)
-
-    earlier = before.get("fallbacks", {})
-    fallbacks = {reason: n - earlier.get(reason, 0) for reason, n in after["fallbacks"].items()}
-    rows = since("replayed_rows")
+    names = ("decode_steps", "replayed_steps", "padding_rows", "replayed_rows")
+    steps, replayed, padding, rows = (after[name] - before[name] for name in names)
     return Graphs(
-        captures=after["captures"],
-        capture_s=after["capture_s"],
-        bytes=after["graph_bytes"],
-        steps=since("decode_steps"),
-        replayed=since("replayed_steps"),
-        padding_share=since("padding_rows") / rows if rows else None,
-        fallbacks={reason: n for reason, n in fallbacks.items() if n},
-    )
+        captures=after["captures"], capture_s=after["capture_s"], bytes=after["graph_bytes"], steps=steps,
+        replayed=replayed, padding_share=padding / rows if rows else None,
+        fallbacks=dict(Counter(after["fallbacks"]) - Counter(before["fallbacks"])),
+    )  # fmt: skip
 
 
 def random_prompts(batch: int, length: int, vocab_size: int, seed: int) -> Tensor:

@@ -13,7 +13,7 @@ from nanoinfer.kernels.available import has_triton
 
 
 class TritonLog:
-    """Kernels that Triton compiles, or loads from its cache on disk, from `start` to `stop`, or within a `with`.
+    """Kernels that Triton compiles, or loads from its cache on disk, within a `with`.
 
     `kernels` counts them by name; `seconds` is what it took in all. A kernel compiles once for each set of dtypes,
     compile-time constants and properties of its arguments (16 divides it; it is 1), on each device. Both hooks are
@@ -24,35 +24,26 @@ class TritonLog:
         self.kernels: Counter[str] = Counter()
         self.seconds = 0.0
         self._began = 0.0
-        self._others: tuple[Any, Any] | None = None
-
-    def start(self) -> None:
-        """Begin to count. Does nothing where there is no Triton."""
-        if self._others is None and has_triton():
-            from triton import knobs
-
-            runtime: Any = knobs.runtime
-            self._others = (runtime.jit_cache_hook, runtime.jit_post_compile_hook)
-            runtime.jit_cache_hook, runtime.jit_post_compile_hook = self._before, self._after
-
-    def stop(self) -> None:
-        """End, and put the hooks back that were there."""
-        if self._others is not None:
-            from triton import knobs
-
-            runtime: Any = knobs.runtime
-            runtime.jit_cache_hook, runtime.jit_post_compile_hook = self._others
-            self._others = None
+        self._runtime: Any = None
+        self._others: tuple[Any, Any] = (None, None)
 
     def __enter__(self) -> TritonLog:
-        self.start()
+        """Begin to count. Does nothing where there is no Triton."""
+        if has_triton():
+            from triton import knobs
+
+            self._runtime = knobs.runtime
+            self._others = (self._runtime.jit_cache_hook, self._runtime.jit_post_compile_hook)
+            self._runtime.jit_cache_hook, self._runtime.jit_post_compile_hook = self._before, self._after
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.stop()
+        """End, and put the hooks back that were there."""
+        if self._runtime is not None:
+            self._runtime.jit_cache_hook, self._runtime.jit_post_compile_hook = self._others
 
     def _before(self, **info: Any) -> Any:
-        other = self._others[0] if self._others else None
+        other = self._others[0]
         stops = other(**info) if other is not None else None  # a hook that says True keeps Triton from compiling
         self._began = time.perf_counter()
         return stops
@@ -60,7 +51,7 @@ class TritonLog:
     def _after(self, **info: Any) -> Any:
         self.seconds += time.perf_counter() - self._began
         self.kernels[info["fn"].name] += 1
-        other = self._others[1] if self._others else None
+        other = self._others[1]
         return other(**info) if other is not None else None
 
 

@@ -8,9 +8,9 @@ import platform
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,44 +18,51 @@ from typing import Any
 import torch
 
 from nanobench.core.records import Clocks, Machine, Memory
+from nanobench.core.timing import seconds
+from nanoinfer.devices import choose_device, choose_dtype
 
 LAUNCH = re.compile(r"(cuda|cu|hip)\w*Launch")  # cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, ...
 
 
-def stamp(device: torch.device) -> dict[str, Any]:
-    """Date, commit and machine: what every results file states."""
-    return {
-        "date": datetime.now(timezone.utc).date().isoformat(), "commit": commit(), "machine": describe(device),
-    }  # fmt: skip
+def stamp(device: torch.device, dtype: torch.dtype | None = None) -> dict[str, Any]:
+    """Date, commit and machine: what every results file states; and dtype, where one holds for the whole file."""
+    today = datetime.now(timezone.utc).date().isoformat()
+    known = {"date": today, "commit": commit(), "machine": describe(device)}
+    return known if dtype is None else {"dtype": str(dtype).removeprefix("torch."), **known}
+
+
+def place(name: str | None) -> tuple[torch.device, torch.dtype]:
+    """The device of that name, and what it computes best in."""
+    device = choose_device(name)
+    return device, choose_dtype(None, device)
+
+
+def cuda(name: str | None, otherwise: str) -> torch.device:
+    """The device of that name. ValueError, with that sentence, where it is no CUDA GPU."""
+    device = choose_device(name)
+    if device.type != "cuda":
+        raise ValueError(otherwise)
+    return device
 
 
 def describe(device: torch.device) -> Machine:
     """Device, driver and versions, as far as they can be read."""
-    common: dict[str, Any] = {
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count() or 1,
-        "threads": torch.get_num_threads(),
-        "power": _power(),
-        "os": platform.platform(terse=True),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "triton": _version("triton"),
-        "transformers": _version("transformers"),
-    }
-    if device.type == "cpu":
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-        return Machine(device=common["cpu"], kind="cpu", memory_bytes=memory, **common)
-    properties = torch.cuda.get_device_properties(device)
+    cpu = _cpu_name()
+    own: dict[str, Any] = {"device": cpu, "memory_bytes": 0}
+    if device.type == "cuda":
+        gpu = torch.cuda.get_device_properties(device)
+        own = {
+            "device": gpu.name, "capability": f"{gpu.major}.{gpu.minor}", "memory_bytes": gpu.total_memory,
+            "l2_bytes": gpu.L2_cache_size, "driver": _driver(),
+        }  # fmt: skip
+    elif hasattr(os, "sysconf"):
+        own["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
-        device=properties.name,
-        kind="cuda",
-        capability=f"{properties.major}.{properties.minor}",
-        memory_bytes=properties.total_memory,
-        l2_bytes=properties.L2_cache_size,
-        driver=_driver(),
-        **common,
-    )
+        kind="cuda" if device.type == "cuda" else "cpu", cpu=cpu, cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(), power=_power(), os=platform.platform(terse=True),
+        python=platform.python_version(), torch=torch.__version__, cuda=torch.version.cuda, triton=_version("triton"),
+        transformers=_version("transformers"), **own,
+    )  # fmt: skip
 
 
 def copy_bandwidth(device: torch.device) -> float:
@@ -63,15 +70,7 @@ def copy_bandwidth(device: torch.device) -> float:
     size = 2**31 if device.type == "cuda" else 2**27
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    best = float("inf")
-    for _ in range(8):
-        synchronize(device)
-        start = time.perf_counter()
-        for _ in range(4):
-            target.copy_(source)
-        synchronize(device)
-        best = min(best, (time.perf_counter() - start) / 4)
-    return 2 * size / best
+    return 2 * size / min(seconds(partial(target.copy_, source), device, 4) for _ in range(8))
 
 
 def import_seconds() -> float:
@@ -105,23 +104,14 @@ def launches(run: Callable[[], object]) -> tuple[int, int]:
     return sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu), calls
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has nothing left to do."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def memory_now(device: torch.device, peak: bool = False) -> Memory | None:
     """Bytes in use, or torch's peak since the last reset; None on a CPU, where the rest of the process counts too."""
     if device.type == "cpu":
         return None
     free, total = torch.cuda.mem_get_info(device)
-    allocated, reserved = (
-        (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved)
-        if peak
-        else (torch.cuda.memory_allocated, torch.cuda.memory_reserved)
-    )
-    return Memory(allocated=allocated(device), reserved=reserved(device), driver=total - free)
+    most = "max_" if peak else ""
+    used = {name: getattr(torch.cuda, f"{most}memory_{name}")(device) for name in ("allocated", "reserved")}
+    return Memory(**used, driver=total - free)
 
 
 class ClockLog:

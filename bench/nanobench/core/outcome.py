@@ -20,8 +20,7 @@ OVER = "above 100%: the copy was timed while the machine was busy, or weights ca
 
 def outcome(runner: CaseRunner, model: GPT2, prompts: Tensor, report: Report, clocks: ClockLog) -> Result:
     """The record of a case whose timed runs are done; single steps, memory and launches take further runs."""
-    case, prepared = runner.case, runner.prepared
-    counted = counters(runner.system)
+    case, counted = runner.case, counters(runner.system)
     generate, ttft = Spread.of(runner.generate_s), Spread.of(runner.ttft_s)
     step_s = (generate.median - ttft.median) / (case.new_tokens - 1)
     context = case.prompt_tokens + case.new_tokens / 2  # the mean
@@ -45,18 +44,16 @@ def outcome(runner: CaseRunner, model: GPT2, prompts: Tensor, report: Report, cl
         tokens=case.batch * case.new_tokens,
         tokens_per_s=case.batch / step_s,
         floor_share=None if in_cache else least / step_s,
-        make_s=prepared.make_s,
-        warm_up_s=prepared.warm_up_s,
         first_s=runner.first_s,
         compile_s=runner.compile_s,
         compiles=runner.compiles,
         launches_per_step=kernels,
         calls_per_step=calls,
-        stages=prepared.stages,
         memory_before=before,
         memory_peak=peak,
         graphs=graph_counters(runner.counted, counted),
         clocks=clocks.take(),
+        **runner.prepared.facts,
     )
 
 

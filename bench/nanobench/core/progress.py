@@ -11,7 +11,7 @@ SILENCE_S = 60  # between two lines of progress, where there is no terminal
 
 
 class Bar(Progress):
-    """`say` prints a line above the bar, `advance_to` moves it. Without a terminal both print plain lines."""
+    """Its console prints lines above it, `advance_to` moves it. Without a terminal both print plain lines."""
 
     def __init__(self) -> None:
         columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -20,13 +20,9 @@ class Bar(Progress):
         self.work = self.add_task("measuring", total=None)
         self._began = self._said = time.monotonic()
 
-    def say(self, line: str) -> None:
-        """Print a line of results."""
-        self.console.print(line)
-
     def advance_to(self, share: float, left: str) -> None:
         """A share of the work is done; `left` says what is left."""
         self.update(self.work, completed=share, total=1.0, description=left)
         if self.disable and (now := time.monotonic()) - self._said >= SILENCE_S:
             self._said = now
-            self.say(f"{now - self._began:.0f} s: {left}")
+            self.console.print(f"{now - self._began:.0f} s: {left}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -43,6 +43,10 @@ class Spread(Record):
         """Median and 10-90% range, interpolated between the samples."""
         p10, median, p90 = np.quantile(samples, (0.1, 0.5, 0.9)).tolist()
         return cls(median=median, p10=p10, p90=p90, samples=tuple(samples))
+
+    def in_us(self) -> str:
+        """Seconds as microseconds: `12.3 us  (12.1 to 12.9)`."""
+        return f"{self.median * 1e6:8.1f} us  ({self.p10 * 1e6:.1f} to {self.p90 * 1e6:.1f})"
 
 
 class Memory(Record):
@@ -170,20 +174,25 @@ class TokenCheck(Record):
     near_ties: int
 
 
-class ResultsFile(Record):
-    """What every file of measurements states; the subclasses add what was measured."""
+class Saved(Record):
+    """What is a file of its own."""
+
+    JSON: ClassVar[dict[str, Any]] = {"indent": 1}  # how pydantic writes it
 
     schema_version: int = SCHEMA_VERSION
-    date: str
-    commit: str
-    machine: Machine
 
-    def save(self, path: Path, **options: Any) -> None:
-        """Write the file whole, or leave the old one as it was. options: pydantic's, of how to write JSON."""
+    def save(self, path: Path) -> None:
+        """Write the file whole, or leave the old one as it was."""
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(".tmp")
-        draft.write_text(self.model_dump_json(**{"indent": 1, **options}) + "\n", encoding="utf-8")
+        draft.write_text(self.model_dump_json(**self.JSON) + "\n", encoding="utf-8")
         draft.replace(path)
+
+    def add(self, path: Path, **parts: Any) -> Self:
+        """The report with these parts, saved."""
+        more = self.model_copy(update=parts)
+        more.save(path)
+        return more
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -191,8 +200,18 @@ class ResultsFile(Record):
         return cls.model_validate_json(path.read_bytes())
 
 
+class ResultsFile(Saved):
+    """What every file of measurements states; the subclasses add what was measured."""
+
+    date: str
+    commit: str
+    machine: Machine
+
+
 class Report(ResultsFile):
     """One run of the benchmark."""
+
+    JSON: ClassVar = {"indent": 1, "exclude_none": True}
 
     preset: str
     dtype: str
@@ -206,9 +225,6 @@ class Report(ResultsFile):
     proofs: tuple[TokenCheck, ...] = ()
     results: tuple[Result, ...] = ()
     unfinished: Unfinished | None = None  # None once every case that was begun is finished
-
-    def save(self, path: Path, **options: Any) -> None:
-        super().save(path, exclude_none=True, **options)
 
     def find(self, **wanted: object) -> list[Result]:
         """Results whose case has these fields."""

@@ -13,9 +13,8 @@ from nanobench.systems.base import Limits, System
 from nanobench.systems.ours import Ours
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ENGINES
-from nanoinfer.model.files import model_config
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model
+from nanoinfer.model.weights import model_config, random_model
 from nanoinfer.requests import Completion, Metrics
 from nanoinfer.verify import verify_tokens
 

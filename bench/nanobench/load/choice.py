@@ -1,20 +1,34 @@
-"""The targets that the options name, each made when its turn comes and gone before the next one's."""
+"""The targets that the options name, each made when its turn comes and gone before the next one's.
+
+This server is started for a run and stopped after it: `nanoinfer serve` in a process of its own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from nanobench.core.machine import child_environment
 from nanobench.load.http_client import Endpoint
-from nanobench.load.own_server import EXTRA, own_server
 from nanobench.load.targets import EngineTarget, Server, Target
-from nanoinfer.devices import choose_device
+from nanoinfer import AsyncLLM
+from nanoinfer.remote.llm import ProcessLLM
 
-READY = 600.0  # seconds that a server of ours may take to load, and to capture its graphs
+LLMS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "engine": ("AsyncLLM in this process", AsyncLLM), "process": ("an engine in a process of its own", ProcessLLM),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,74 +40,88 @@ class Listed:
     opened: Callable[[], AbstractContextManager[Target]]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What is loaded: `targets` raises ValueError for what makes no sense, before anything is started."""
+def targets(
+    kinds: Sequence[str], urls: Sequence[str], settings: Mapping[str, Any], http: Mapping[str, Any],
+    api_key: str | None, serve_options: Sequence[str], extra: Mapping[str, Any] | None,
+) -> list[Listed]:  # fmt: skip
+    """In the order in which they are loaded: what has no HTTP first. ValueError for what makes no sense.
 
-    engine: bool
-    process: bool
-    serve: bool
-    urls: tuple[str, ...]
-    model: str
-    device: str | None
-    dtype: str | None
-    rows: int
-    clients: int
-    timeout: float
-    api_key: str | None
-    serve_options: tuple[str, ...]
-    extra: Mapping[str, Any] | None  # None: what our own server has beside OpenAI's fields
+    kinds: of ours, engine, process and serve. settings: of ours, model, device, dtype, engine and max_batch. http:
+    model, clients and timeout. extra: None is what our own server has beside OpenAI's fields.
+    """
+    server: Callable[..., Server] = partial(Server, **http)
+    found = list[Listed]()
+    for kind, (what, make) in LLMS.items():
+        if kind in kinds:
+            found.append(Listed(kind, f"{what}, {settings['engine']}", partial(_opened, kind, make, settings)))
+    if "serve" in kinds:
+        words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in settings.items() if value]
+        options = (*(word for pair in words for word in pair), *serve_options)
+        served = partial(_served, options, server, EXTRA if extra is None else extra)
+        found.append(Listed("serve", f"nanoinfer serve {shlex.join(options)}", served))
+    for given in urls:
+        name, equals, url = given.partition("=")
+        name, url = (name, url) if equals and "/" not in name else (urlsplit(given).netloc, given)
+        made = server(name, Endpoint.of(url, api_key), extra=extra or {})
+        found.append(Listed(name, url, lambda made=made: nullcontext(made)))  # type: ignore[misc]
+    if len({listed.name for listed in found}) < len(found):
+        raise ValueError("each target must have a name of its own: --url NAME=URL gives one")
+    return found
 
-    def targets(self) -> list[Listed]:
-        """In the order in which they are loaded: what has no HTTP first."""
-        found = []
-        settings = {"engine": self._recipe, "max_batch": self.rows, "device": self.device, "dtype": self.dtype}
-        if self.engine:
-            found.append(Listed("engine", f"AsyncLLM in this process, {self._recipe}", lambda: self._engine(settings)))
-        if self.process:
-            what = f"an engine in a process of its own, {self._recipe}"
-            found.append(Listed("process", what, lambda: self._process(settings)))
-        if self.serve:
-            found.append(Listed("serve", f"nanoinfer serve {shlex.join(self._options)}", self._served))
-        for given in self.urls:
-            name, equals, url = given.partition("=")
-            name, url = (name, url) if equals and "/" not in name else (urlsplit(given).netloc, given)
-            server = self._server(name, Endpoint.of(url, self.api_key), self.extra or {})
-            found.append(Listed(name, url, lambda server=server: nullcontext(server)))  # type: ignore[misc]
-        if len({listed.name for listed in found}) < len(found):
-            raise ValueError("each target must have a name of its own: --url NAME=URL gives one")
-        return found
 
-    @property
-    def ours(self) -> bool:
-        """Whether anything of ours is loaded."""
-        return self.engine or self.process or self.serve
+@contextmanager
+def _opened(name: str, make: Callable[..., Any], settings: Mapping[str, Any]) -> Iterator[Target]:
+    with EngineTarget(name, make(**settings)).opened() as target:
+        yield target
 
-    @property
-    def _recipe(self) -> str:
-        return "paged-graph" if choose_device(self.device).type == "cuda" else "paged"
 
-    @property
-    def _options(self) -> tuple[str, ...]:
-        given = {"model": self.model, "device": self.device, "dtype": self.dtype, "engine": self._recipe}
-        options = [word for name, value in given.items() if value for word in (f"--{name}", value)]
-        return (*options, "--max-batch", str(self.rows), *self.serve_options)
+@contextmanager
+def _served(options: Sequence[str], server: Callable[..., Server], extra: Mapping[str, Any]) -> Iterator[Target]:
+    with own_server(options) as url:
+        yield server("serve", Endpoint.of(url), extra=extra)
 
-    def _server(self, name: str, endpoint: Endpoint, extra: Mapping[str, Any]) -> Server:
-        return Server(name, endpoint, self.model, self.clients, self.timeout, extra)
 
-    def _engine(self, settings: Mapping[str, Any]) -> AbstractContextManager[Target]:
-        from nanoinfer import AsyncLLM
+EXTRA = {"ignore_eos": True, "return_token_ids": True}  # fields that it has beside OpenAI's
+KEY_VARIABLE = "NANOINFER_API_KEY"  # it would ask for
+PATIENCE = 600.0  # seconds that it may take to load, and to capture its graphs
+GRACE = 60.0  # seconds from SIGTERM to the end
 
-        return EngineTarget("engine", AsyncLLM(self.model, **settings)).opened()
 
-    def _process(self, settings: Mapping[str, Any]) -> AbstractContextManager[Target]:
-        from nanoinfer.remote.llm import ProcessLLM
+@contextmanager
+def own_server(options: Sequence[str]) -> Iterator[str]:
+    """Its URL, once it is ready. options: of `nanoinfer serve`. OSError, with its last words, if it does not start.
 
-        return EngineTarget("process", ProcessLLM(self.model, **settings)).opened()
+    It is in a session of its own, so that Ctrl-C ends the requests first.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "nanoinfer", "serve", "--port", str(port), *options]
+    with tempfile.TemporaryFile() as log:
+        environment = {name: value for name, value in child_environment().items() if name != KEY_VARIABLE}
+        server = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while not _ready(url):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    said = log.read().decode(errors="replace").strip().splitlines()[-3:]
+                    what = "ended" if server.poll() is not None else f"was not ready within {PATIENCE:g} s"
+                    raise OSError(f"`{' '.join(command[2:])}` {what}: {' '.join(said) or 'it said nothing'}")
+                time.sleep(0.1)
+            yield url
+        finally:
+            server.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(GRACE)
+            server.kill()
+            server.wait()
 
-    @contextmanager
-    def _served(self) -> Iterator[Target]:
-        with own_server(self._options, READY) as url:
-            extra = EXTRA if self.extra is None else self.extra
-            yield self._server("serve", Endpoint.of(url), extra)
+
+def _ready(url: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+        return bool(answer.status == 200)
+    return False

@@ -65,14 +65,13 @@ async def serve_work(work: Work, start: float, stop: asyncio.Event) -> Done:
     return Done(answers, cpu_share, stop.is_set())
 
 
-def client(pipe: Connection) -> None:
-    """A process: receives its work, says that it is ready, receives the start, sends what it did.
+def client(pipe: Connection, work: Work) -> None:
+    """A process: says that it is ready, receives the start, sends what it did.
 
     A message after the start, or the end of the process at the other end, interrupts it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it says when to stop
     _many_sockets()
-    work: Work = pipe.recv()
     pipe.send("ready")
     start: float = pipe.recv()
 
@@ -99,10 +98,9 @@ def run_clients(works: Sequence[Work]) -> list[Done]:
     try:
         for work in works:
             ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=client, args=(theirs,), daemon=True)
+            process = spawn.Process(target=client, args=(theirs, work), daemon=True)
             process.start()
             theirs.close()
-            ours.send(work)
             pipes.append(ours)
             processes.append(process)
         for pipe in pipes:

@@ -7,17 +7,11 @@ import shlex
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from nanobench.micro.commands import Device, Out
-
-if TYPE_CHECKING:
-    from nanobench.load.choice import Choice
-    from nanobench.load.measure import Schedule
-    from nanobench.load.records import Limits
-    from nanobench.load.requests import Source
+from nanobench.options import Device, Out, integers
 
 say = partial(print, flush=True)
 
@@ -105,16 +99,18 @@ def load(
     end where the server ends them, unless a field of --extra says otherwise; shorter answers are counted. Each request
     has a connection of its own, which is part of its TTFT. Ctrl-C prints what was measured, and writes no file.
     """
-    from nanobench.load.choice import Choice
+    from nanobench.core.machine import stamp
+    from nanobench.load.choice import targets
     from nanobench.load.clients import default_clients
-    from nanobench.load.measure import Rate, Schedule
-    from nanobench.load.records import Limits
+    from nanobench.load.measure import Rate, Schedule, runs, summary
+    from nanobench.load.records import Limits, LoadReport, LoadRun
     from nanobench.load.requests import Mix, Source
     from nanoinfer.config import EngineConfig
-    from nanoinfer.devices import choose_device
+    from nanoinfer.devices import choose_device, choose_dtype
 
     EngineConfig(device=device, dtype=dtype, max_batch=rows)  # which checks them
-    on_gpu = choose_device(device).type == "cuda"
+    where = choose_device(device)
+    on_gpu = where.type == "cuda"
     if trace and seconds:
         raise ValueError("seconds cannot be given with a trace: it says how many requests there are")
     mix = Mix(
@@ -122,32 +118,20 @@ def load(
         new=_pair("new", new, (16, 256) if on_gpu else (4, 32)), seed=seed, vocab=vocab, shared_share=shared,
         shared_tokens=shared_tokens, shared_prompts=shared_prompts,
     )  # fmt: skip
-    schedule = Schedule(
-        tuple(map(Rate.of, rates.split(","))) if rates else (), _integers("concurrency", concurrency), group, seconds,
-        repeats,
+    every = tuple(map(Rate.of, rates.split(","))) if rates else ()
+    schedule = Schedule(every, integers("concurrency", concurrency) or (), group, seconds, repeats)
+    kinds = [kind for kind, given in (("engine", engine), ("process", process), ("serve", serve)) if given]
+    name = model or ("random:gpt2" if on_gpu else "small")
+    processes = clients or default_clients()
+    source, limits = Source.of(mix, trace), Limits(ttft_s=ttft / 1000, itl_s=itl / 1000)
+    settings = {"model": name, "device": device, "dtype": dtype, "engine": "paged-graph" if on_gpu else "paged"}
+    chosen = targets(
+        kinds or ([] if url else ["engine"]), url or (), {**settings, "max_batch": rows or (256 if on_gpu else 8)},
+        {"model": name, "clients": processes, "timeout": timeout}, api_key, shlex.split(serve_options), _fields(extra),
     )  # fmt: skip
-    choice = Choice(
-        engine=engine or not (process or serve or url), process=process, serve=serve, urls=tuple(url or ()),
-        model=model or ("random:gpt2" if on_gpu else "small"), device=device, dtype=dtype,
-        rows=rows or (256 if on_gpu else 8), clients=clients or default_clients(), timeout=timeout, api_key=api_key,
-        serve_options=tuple(shlex.split(serve_options)), extra=_fields(extra),
-    )  # fmt: skip
-    limits = Limits(ttft_s=ttft / 1000, itl_s=itl / 1000)
-    _measure(choice, Source.of(mix, trace), schedule, limits, out)
-
-
-def _measure(choice: Choice, source: Source, schedule: Schedule, limits: Limits, out: Path) -> None:
-    """Run all, print, and write the file. Exit code 130, and no file, where Ctrl-C ends it."""
-    from nanobench.core.machine import stamp
-    from nanobench.load.measure import runs, summary
-    from nanobench.load.records import LoadReport
-    from nanoinfer.devices import choose_device, choose_dtype
-
-    device = choose_device(choice.device)
-    dtype = str(choose_dtype(choice.dtype, device)).removeprefix("torch.") if choice.ours else None
-    targets, found, interrupted = choice.targets(), [], False
+    found, ours = list[LoadRun](), bool(kinds or not url)
     try:
-        for run in runs([target.opened for target in targets], source, schedule, limits, say):
+        for run in runs([target.opened for target in chosen], source, schedule, limits, say):
             found.append(run)
         interrupted = any(run.interrupted for run in found)
     except KeyboardInterrupt:
@@ -157,25 +141,16 @@ def _measure(choice: Choice, source: Source, schedule: Schedule, limits: Limits,
     if interrupted:
         print("interrupted: no file is written", file=sys.stderr)
         raise typer.Exit(130)
+    facts = {"dtype": None} | stamp(where, choose_dtype(dtype, where) if ours else None)
     report = LoadReport(
-        model=choice.model, dtype=dtype, targets={target.name: target.what for target in targets},
-        mix=source.mix, limits=limits, clients=choice.clients, runs=tuple(found), **stamp(device),
+        model=name, targets={target.name: target.what for target in chosen}, mix=source.mix, limits=limits,
+        clients=processes, runs=tuple(found), **facts,
     )  # fmt: skip
-    report.save(out, indent=None)  # a curve is a hundred numbers
-
-
-def _integers(name: str, text: str | None) -> tuple[int, ...]:
-    try:
-        found = tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        found = (0,)
-    if any(number < 1 for number in found):
-        raise ValueError(f"{name} must be whole numbers of at least 1, with commas between, not {text!r}")
-    return found
+    report.save(out)
 
 
 def _pair(name: str, text: str | None, default: tuple[int, int]) -> tuple[int, int]:
-    found = _integers(name, text) or default
+    found = integers(name, text) or default
     if len(found) > 2:
         raise ValueError(f"{name} must be LOW,HIGH, not {text!r}")
     return found[0], found[-1]

@@ -36,14 +36,14 @@ class Endpoint:
         """Of `http://HOST:PORT`, with or without `/v1` behind it. ValueError for another."""
         try:
             parts = urlsplit(url)
-            tls, port = parts.scheme == "https", parts.port
+            port = parts.port
         except ValueError:
-            raise ValueError(f"url must be like http://127.0.0.1:8000, not {url!r}") from None
+            parts, port = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url must be like http://127.0.0.1:8000, not {url!r}")
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
             raise ValueError("api-key must be of printable ASCII characters")
-        base = parts.path.rstrip("/")
+        base, tls = parts.path.rstrip("/"), parts.scheme == "https"
         path = f"{base if base.endswith('/v1') else base + '/v1'}/completions"
         key = (("Authorization", f"Bearer {api_key}"),) if api_key else ()
         return cls(parts.hostname, port or (443 if tls else 80), path, tls, (("Host", parts.netloc), *key))
@@ -125,7 +125,6 @@ class Reader:
 
     # What the parser calls.
     def on_body(self, body: bytes) -> None:
-        self.status = self._parser.get_status_code()
         if self.status != 200:
             self._body += body
             return

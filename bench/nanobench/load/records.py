@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from nanobench.core.records import Record, ResultsFile
 from nanobench.load.clients import Done
 from nanobench.load.drive import OUTCOMES, Answer, Ask, Outcome
 from nanobench.load.requests import Mix
-from nanobench.micro.queue_records import Latency
+from nanobench.micro.queue_load import Latency
 
 TOLERANCE = 0.01  # of the rate, and of the length of a run
 
@@ -100,6 +100,8 @@ class LoadRun(Record):
 
 class LoadReport(ResultsFile):
     """One run of `python -m bench load`."""
+
+    JSON: ClassVar = {"indent": None}  # a curve is a hundred numbers
 
     kind: Literal["load"] = "load"
     model: str

@@ -9,23 +9,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from nanobench.load.clients import Done, Work, run_clients
 from nanobench.load.drive import CANCELLED, Ask, Reply, drive
 from nanobench.load.http_client import Endpoint
 from nanobench.micro.queue_load import greedy
-
-
-class Target(Protocol):
-    """Where requests go."""
-
-    @property
-    def name(self) -> str: ...
-
-    def run(self, asks: Sequence[Ask], concurrency: int | None) -> list[Done]:
-        """Send them as the table says, and wait for all answers, or for Ctrl-C."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -47,6 +36,7 @@ class Server:
         }  # fmt: skip
 
     def run(self, asks: Sequence[Ask], concurrency: int | None) -> list[Done]:
+        """Send them as the table says, and wait for all answers, or for Ctrl-C."""
         works = []
         for client in range(self.clients):
             share = asks[client :: self.clients]
@@ -106,3 +96,6 @@ class EngineTarget:
         finally:
             self._llm.close()
             self._loop.close()
+
+
+Target = Server | EngineTarget

@@ -1,23 +1,28 @@
-"""KV usage: what the caches hold on one ragged batch; and many short requests in a pool of fixed size.
+"""KV usage of dense and paged caches; many short requests in a fixed pool that is too small for dense rows.
 
 Every step of a run is counted: bytes allocated, bytes that hold a token, and, for the paged cache, bytes in blocks that
-rows own and in blocks that are reserved at admission and may never be needed.
+rows own and in blocks that are reserved at admission and may never be needed. The pool of fixed size says how many rows
+each cache can hold in it, and how fast it then is.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from nanobench.core.machine import stamp
-from nanobench.core.records import Record, ResultsFile
-from nanobench.micro.fixed_pool import BLOCK, FixedPoolRun, cache_bytes, capacity, pool_for, run_in_pool, short_lengths
+import typer
+
+from nanobench.core.machine import place, stamp
+from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.core.timing import by_turns, seconds
+from nanobench.options import Device, Out, OwnModel
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache
-from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 
@@ -51,6 +56,16 @@ class CacheUsage(Record):
         return 1 - self.owned / self.promised
 
 
+class FixedPoolRun(Record):
+    """A run of many short requests in a pool of so many bytes."""
+
+    engine: str
+    rows: int  # at once at most
+    allocated: int  # bytes of keys and values
+    seconds: Spread
+    tokens_per_s: float  # new tokens of all requests over the whole run
+
+
 class KVUsageReport(ResultsFile):
     """One run of `python -m bench memory`."""
 
@@ -69,33 +84,34 @@ class KVUsageReport(ResultsFile):
 
 
 def measure(
-    device_name: str | None, path: Path, model: str | None, pool: int | None, requests: int | None
+    device: Device = None,
+    out: Out = Path("my-bench/memory.json"),
+    model: OwnModel = None,
+    pool: Annotated[float | None, typer.Option(help="MB of keys and values that both caches get.")] = None,
+    requests: Annotated[int | None, typer.Option(min=1, help="Short ones; 512 on a GPU, 24 on a CPU.")] = None,
 ) -> KVUsageReport:
-    """Measure both, print both, write them to `path`.
+    """Measure both, write them, print both.
 
-    model: None is gpt2 with random weights on a GPU, the small model on a CPU. pool: bytes; None is what the paged
-    cache needs to run all short requests at once. requests: how many short ones; None is 512 on a GPU, 24 on a CPU.
-    ValueError for a pool in which no request fits.
+    model: None is gpt2 with random weights on a GPU, the small model on a CPU. pool: None is what the paged cache needs
+    to run all short requests at once. ValueError for a pool in which no request fits.
     """
-    device = choose_device(device_name)
-    dtype = choose_dtype(None, device)
-    on_gpu = device.type == "cuda"
+    where, dtype = place(device)
+    on_gpu = where.type == "cuda"
     name = model or ("random:gpt2" if on_gpu else "small")
-    gpt = load_model(name, device, dtype, seed=0)
+    gpt = load_model(name, where, dtype, seed=0)
     token = gpt.config.kv_numbers * dtype.itemsize
     count = requests or (512 if on_gpu else 24)
     lengths = short_lengths(count, min(gpt.config.n_positions, 1024 if on_gpu else 96))
-    pool = pool or pool_for(lengths, token)
-    capacity(lengths, pool, token)  # refuses at once where there is none
+    bytes_of_pool = pool_for(lengths, token) if pool is None else int(pool * 1e6)
+    capacity(lengths, bytes_of_pool, token)  # refuses at once where there is none
     rows, longest = (64, 256) if on_gpu else (8, 64)
-    held = tuple(_usage(gpt, engine, rows, longest) for engine in ("dense", "paged"))
     report = KVUsageReport(
-        model=name, dtype=str(dtype).removeprefix("torch."), block_size=BLOCK, token_bytes=token, requests=2 * rows,
-        max_tokens=longest, held=held, pool_bytes=pool, short_requests=count,
-        new_tokens=sum(length // 2 for length in lengths), squeezed=tuple(run_in_pool(gpt, lengths, pool)),
-        **stamp(device),
+        model=name, block_size=BLOCK, token_bytes=token, requests=2 * rows, max_tokens=longest,
+        held=tuple(_usage(gpt, engine, rows, longest) for engine in ("dense", "paged")), pool_bytes=bytes_of_pool,
+        short_requests=count, new_tokens=sum(length // 2 for length in lengths),
+        squeezed=tuple(run_in_pool(gpt, lengths, bytes_of_pool)), **stamp(where, dtype),
     )  # fmt: skip
-    report.save(path)
+    report.save(out)
     print("\n".join(lines(report)))
     return report
 
@@ -143,3 +159,67 @@ def _slots(cache: object, rows: int) -> tuple[int, int]:
     assert isinstance(cache, PagedCache)
     owned = sum(map(len, cache.blocks.owned))
     return owned * cache.block_size, (owned + sum(cache.blocks.reserved)) * cache.block_size
+
+
+BLOCK = 16
+REPEATS = 3
+
+
+def short_lengths(count: int, longest: int) -> list[int]:
+    """Lengths of sequences, most of them short: uniform on a logarithmic scale from 16 to `longest`."""
+    draws = random.Random(1)
+    return [round(math.exp(draws.uniform(math.log(16), math.log(longest)))) for _ in range(count)]
+
+
+def _blocks(length: int) -> int:
+    return -(-length // BLOCK)
+
+
+def pool_for(lengths: Sequence[int], token: int) -> int:
+    """Bytes that hold all these sequences at once in blocks, and the null block; `token` bytes a token."""
+    return (1 + sum(map(_blocks, lengths))) * BLOCK * token
+
+
+def capacity(lengths: Sequence[int], pool: int, token: int) -> tuple[int, int]:
+    """Dense rows and blocks that `pool` bytes hold beside the spare row and the null block. ValueError for none."""
+    longest = max(lengths)
+    rows, blocks = pool // (longest * token) - 1, pool // (BLOCK * token) - 1
+    if rows < 1 or blocks < _blocks(longest):
+        raise ValueError(f"pool must hold a row of {longest} tokens and a spare one, not {pool / 1e6:g} MB")
+    return rows, blocks
+
+
+def run_in_pool(model: GPT2, lengths: Sequence[int], pool: int) -> Iterator[FixedPoolRun]:
+    """Dense with as many rows as fit into `pool` bytes, paged with as many blocks; they take turns.
+
+    lengths: of the sequences, each half prompt and half new tokens. ValueError where the longest does not fit.
+    """
+    dense_rows, blocks = capacity(lengths, pool, model.config.kv_numbers * model.dtype.itemsize)
+    draws = random.Random(2)
+    prompts = [draws.choices(range(model.config.vocab_size), k=length - length // 2) for length in lengths]
+    params = [SamplingParams(temperature=0, max_tokens=length // 2, ignore_eos=True) for length in lengths]
+    llms = {
+        "dense": LLM(model, engine="dense", max_batch=min(dense_rows, len(lengths)), max_len=max(lengths)),
+        "paged": LLM(model, engine="paged", max_batch=len(lengths), kv_blocks=blocks, block_size=BLOCK),
+    }
+    new = [p.max_tokens for p in params]
+
+    def whole(llm: LLM) -> None:
+        assert [len(c.token_ids) for c in llm.generate(prompts, params)] == new
+
+    most = {}  # rows that were running at once, those that a step has ended too; and the warm-up
+    for name, llm in llms.items():
+        steps = llm.core.generate(llm.requests(prompts, params))
+        most[name] = max(len({*llm.core.running, *settled}) for settled in steps)
+    arms = {name: partial(seconds, partial(whole, llm), model.device) for name, llm in llms.items()}
+    for name, times in by_turns(arms, REPEATS, untimed=0).items():
+        spread, allocated = Spread.of(times), cache_bytes(llms[name].core.cache)
+        rate = sum(new) / spread.median
+        yield FixedPoolRun(engine=name, rows=most[name], allocated=allocated, seconds=spread, tokens_per_s=rate)
+
+
+def cache_bytes(cache: object) -> int:
+    """Bytes of a cache's keys and values, the spare row or the null block included; one tensor holds both."""
+    assert isinstance(cache, DenseCache | PagedCache)
+    storage: int = cache.k.untyped_storage().nbytes()
+    return storage

@@ -1,4 +1,4 @@
-"""What chapter 6 is about, measured: a matrix over rows, a graph's node, an exchange, and one row's token by each way.
+"""Chapter 6: a matrix over rows, a graph's node, three kinds of exchange, and a token by each way.
 
 No time of a token is printed before the tokens are within rounding of float32's choice, but for the way that waits for
 nobody, which is wrong on purpose: it says what of the time is not waiting.
@@ -7,35 +7,38 @@ nobody, which is wrong on purpose: it says what of the time is not waiting.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import torch
+import typer
 
-from nanobench.core.machine import copy_bandwidth, stamp
+from nanobench.core.machine import copy_bandwidth, cuda, stamp
 from nanobench.micro.one_kernel_records import NEW, OneKernelReport
-from nanoinfer.devices import choose_device
+from nanobench.options import Gpu, Out
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.weights import random_model
 
 
-def measure(device_name: str | None, path: Path, name: str, rows: tuple[int, ...], texts: bool) -> OneKernelReport:
-    """Measure all parts, or whole texts alone; print them, write `path`. ValueError without a CUDA GPU."""
-    device = choose_device(device_name)
-    if device.type != "cuda":
-        raise ValueError("the one-kernel benchmark needs a CUDA GPU: its kernels wait for each other")
+def measure(
+    device: Gpu = None,
+    out: Out = Path("my-bench/one-kernel.json"),
+    model: Annotated[str, typer.Option(help="gpt2, with random weights, or another size's name.")] = "gpt2",
+    rows: Annotated[list[int] | None, typer.Option(min=1, help="At once, of whole texts; repeatable.")] = None,
+    texts: Annotated[bool, typer.Option("--texts", help="Whole texts alone.")] = False,
+) -> None:
+    """Measure all parts, or whole texts alone; print them, write them. ValueError without a CUDA GPU."""
+    where = cuda(device, "the one-kernel benchmark needs a CUDA GPU: its kernels wait for each other")
     from nanobench.micro import one_kernel_parts as parts
 
-    model = random_model(PRESETS[name], 1, device=device, dtype=torch.bfloat16)
+    weights = random_model(PRESETS[model], 1, device=where, dtype=torch.bfloat16)
     with torch.inference_mode():
         report = OneKernelReport(
-            model=f"random:{name}", new_tokens=NEW, copy_bytes_per_s=copy_bandwidth(device), **stamp(device)
+            model=f"random:{model}", new_tokens=NEW, copy_bytes_per_s=copy_bandwidth(where), **stamp(where)
         )
         if not texts:
-            found: dict[str, Any] = {"matrix": parts.matrix(model), "nodes": parts.nodes(device)}
-            found |= {"exchanges": parts.exchanges(device), "steps": parts.steps(model)}
-            report = report.model_copy(update={part: tuple(each) for part, each in found.items()})
-            report.save(path)
-    generated, timed = parts.generated(model, rows)
-    report = report.model_copy(update={"generated": tuple(generated), "timed": timed})
-    report.save(path)
-    return report
+            report = report.add(
+                out, matrix=tuple(parts.matrix(weights)), nodes=tuple(parts.nodes(where)),
+                exchanges=tuple(parts.exchanges(where)), steps=tuple(parts.steps(weights)),
+            )  # fmt: skip
+    generated, timed = parts.generated(weights, tuple(rows or (1, 2, 4, 8, 16, 64, 256)))
+    report.add(out, generated=tuple(generated), timed=timed)

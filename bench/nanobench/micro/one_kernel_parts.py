@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from nanobench.core.records import Spread
+from nanobench.core.timing import by_turns, call_seconds
+from nanobench.core.timing import seconds as timed
 from nanobench.micro import exchanges as kernels
-from nanobench.micro.graph_timing import call_seconds
 from nanobench.micro.one_kernel_records import NEW, Exchange, Generated, MatrixTime, NodeTime, StepTime
 from nanobench.micro.queue_load import say
 from nanoinfer import LLM, SamplingParams
@@ -48,21 +49,20 @@ PERSISTENT: dict[str, dict[str, Any]] = {
 }
 
 
-def matrix(model: GPT2) -> list[MatrixTime]:
+def matrix(model: GPT2) -> Iterator[MatrixTime]:
     """The widening matrix of every layer in turn: more than a cache holds."""
     weights = [layer.c_fc[0].detach() for layer in model.layers]
+    size = weights[0].nbytes
     calls = {}
     for count in ROWS:
         x = torch.randn(count, weights[0].shape[0], device=weights[0].device, dtype=weights[0].dtype)
-        calls[str(count)] = partial(lambda x, i: x @ weights[i % len(weights)], x)
-    found = []
-    for rows, seconds in call_seconds(calls, 4 * len(weights), REPEATS).items():
-        found.append(MatrixTime(matrix="up", weight_bytes=weights[0].nbytes, rows=int(rows), seconds=seconds))
-        say(f"matrix of {weights[0].nbytes / 1e6:.1f} MB times {rows:>3} rows: {seconds.median * 1e6:6.2f} us")
-    return found
+        calls[count] = partial(lambda x, i: x @ weights[i % len(weights)], x)
+    for rows, seconds in call_seconds(calls, 4 * len(weights), REPEATS, model.device).items():
+        say(f"matrix of {size / 1e6:.1f} MB times {rows:>3} rows: {seconds.median * 1e6:6.2f} us")
+        yield MatrixTime(matrix="up", weight_bytes=size, rows=rows, seconds=seconds)
 
 
-def nodes(device: torch.device) -> list[NodeTime]:
+def nodes(device: torch.device) -> Iterator[NodeTime]:
     """Graphs of a thousand kernels that do nothing."""
     none = torch.empty(0, device=device)
 
@@ -70,48 +70,38 @@ def nodes(device: torch.device) -> list[NodeTime]:
         kernels.nothing_kernel[(1,)](EARLY=early, launch_pdl=early)
         return none
 
-    times = call_seconds({str(early): partial(call, early) for early in (False, True)}, 1000, REPEATS)
-    for early, seconds in times.items():
+    for early, seconds in call_seconds({e: partial(call, e) for e in (False, True)}, 1000, REPEATS, device).items():
         say(f"a node that does nothing, early {early}: {seconds.median * 1e6:.2f} us")
-    return [NodeTime(early=early == "True", seconds=seconds) for early, seconds in times.items()]
+        yield NodeTime(early=early, seconds=seconds)
 
 
-def exchanges(device: torch.device) -> list[Exchange]:
+def exchanges(device: torch.device) -> Iterator[Exchange]:
     """All programs that can run at once, round after round in one launch; the kinds take turns."""
     programs = torch.cuda.get_device_properties(device).multi_processor_count
-    samples: dict[str, list[float]] = {kind: [] for kind in kernels.KINDS}
-    expected = _expected(programs)
-    for turn in range(REPEATS + 1):
-        for kind in kernels.KINDS:
-            seconds, found = _exchange(kind, programs, device)
-            if not torch.equal(found.cpu(), expected):
-                raise RuntimeError(f"programs that exchange by {kind} have got wrong sums")
-            samples[kind] += [seconds] * (turn > 0)
-    for kind, each in samples.items():
+    arms = {kind: partial(_exchange, kind, programs, device, _expected(programs)) for kind in kernels.KINDS}
+    for kind, each in by_turns(arms, REPEATS).items():
         say(f"exchange by {kind}: {Spread.of(each).median * 1e6:.2f} us")
-    return [Exchange(kind=kind, programs=programs, seconds=Spread.of(each)) for kind, each in samples.items()]
+        yield Exchange(kind=kind, programs=programs, seconds=Spread.of(each))
 
 
-def _exchange(kind: str, programs: int, device: torch.device) -> tuple[float, Tensor]:
-    """Seconds a round of one launch, and what its programs had in the end."""
+def _exchange(kind: str, programs: int, device: torch.device, expected: Tensor) -> float:
+    """Seconds a round of one launch. RuntimeError where its programs have other sums than expected in the end."""
     out = torch.zeros(programs, device=device)
     values, flags = torch.zeros(2 * programs, device=device), torch.zeros(256, dtype=torch.int32, device=device)
     words, failed = torch.zeros(2 * programs, dtype=torch.int64, device=device), torch.zeros(1, device=device)
     settings = {"ROUNDS": ROUNDS, "PROGRAMS": programs, "num_warps": 8, "launch_cooperative_grid": True}
-
-    def launch() -> None:
-        if kind == "words":
-            kernels.words_kernel[(programs,)](words, failed, out, POLLS=Shape.POLLS, **settings)
-        else:
-            kernel = kernels.counter_kernel if kind == "counter" else kernels.flags_kernel
-            kernel[(programs,)](values, flags, out, **settings)
-
     begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begun.record()
-    launch()
+    if kind == "words":
+        kernels.words_kernel[(programs,)](words, failed, out, POLLS=Shape.POLLS, **settings)
+    else:
+        kernel = kernels.counter_kernel if kind == "counter" else kernels.flags_kernel
+        kernel[(programs,)](values, flags, out, **settings)
     ended.record()
     ended.synchronize()
-    return begun.elapsed_time(ended) / 1000 / ROUNDS, out
+    if not torch.equal(out.cpu(), expected):
+        raise RuntimeError(f"programs that exchange by {kind} have got wrong sums")
+    return float(begun.elapsed_time(ended)) / 1000 / ROUNDS
 
 
 def _expected(programs: int) -> Tensor:
@@ -121,10 +111,9 @@ def _expected(programs: int) -> Tensor:
     return mine
 
 
-def steps(model: GPT2) -> list[StepTime]:
+def steps(model: GPT2) -> Iterator[StepTime]:
     """Each way by itself, a text of `NEW` tokens replayed from one graph, greedy and sampled."""
     exact, ops = random_model(model.config, 1, device=model.device, dtype=torch.bfloat16).float(), model.ops
-    found = []
     for arm in ("paged-graph", "fused, none early", "fused", *PERSISTENT):
         for sampled in (False, True):
             try:
@@ -135,10 +124,9 @@ def steps(model: GPT2) -> list[StepTime]:
             same, short = _against(exact, tokens) if right else (None, None)
             if short is not None and short > NEAR:
                 raise RuntimeError(f"{arm}: a token's logit is {short:.2g} of the largest below float32's best")
-            found.append(StepTime(arm=arm, sampled=sampled, seconds=seconds, same=same, short=short))
             proof = f", {same} of {NEW} float32's own" if right else ""
             say(f"{arm:36} {'sampled' if sampled else 'greedy':8} {seconds.median * 1e6:6.1f} us{proof}")
-    return found
+            yield StepTime(arm=arm, sampled=sampled, seconds=seconds, same=same, short=short)
 
 
 def _against(exact: GPT2, tokens: list[int]) -> tuple[int, float]:
@@ -171,12 +159,7 @@ def _one_row(model: GPT2, arm: str, temperature: float) -> tuple[Spread, list[in
     times, tokens = [], torch.zeros(NEW, dtype=torch.int64, device=device)
     for _ in range(REPEATS):
         start()
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(NEW):
-            graph.replay()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - began) / NEW)
+        times.append(timed(graph.replay, device, NEW))
     start()
     for n in range(NEW):
         graph.replay()
@@ -207,21 +190,16 @@ def generated(model: GPT2, rows: tuple[int, ...]) -> tuple[list[Generated], dict
         for prompt, count in itertools.product((1, 128, 512, longest - FEW), rows):
             if prompt > 1 and count not in CONTEXT_ROWS:
                 continue
-            rates: dict[tuple[str, bool], list[float]] = {}
-            for turn in range(1 + TURNS):
-                for engine, sampled in itertools.product(ENGINES, (False, True)):
-                    if not sampled or engine == ENGINES[-1]:
-                        rate = _rate(llms[engine], count, prompt, 0.8 * sampled)
-                        rates.setdefault((engine, sampled), []).extend([rate] * (turn > 0))
-            for (engine, sampled), each in rates.items():
-                found.append(
-                    Generated(
-                        engine=engine, rows=count, prompt_tokens=prompt, sampled=sampled, tokens_per_s=Spread.of(each)
-                    )
-                )  # fmt: skip
-            kinds = (
-                f"{engine}{', sampled' * sampled} {median(each):,.0f}" for (engine, sampled), each in rates.items()
-            )
+            arms = {
+                (engine, sampled): partial(_rate, llms[engine], count, prompt, 0.8 * sampled)
+                for engine, sampled in itertools.product(ENGINES, (False, True))
+                if not sampled or engine == ENGINES[-1]
+            }
+            rates = {arm: Spread.of(each) for arm, each in by_turns(arms, TURNS).items()}
+            for (engine, sampled), rate in rates.items():
+                of: dict[str, Any] = {"engine": engine, "rows": count, "prompt_tokens": prompt, "sampled": sampled}
+                found.append(Generated(**of, tokens_per_s=rate))
+            kinds = (f"{engine}{', sampled' * sampled} {r.median:,.0f}" for (engine, sampled), r in rates.items())
             say(f"{prompt:4} tokens, {count:3} rows: {'; '.join(kinds)} tok/s")
         stats: Any = llms[ENGINES[-1]].stats
         return found, stats.timed
@@ -229,9 +207,8 @@ def generated(model: GPT2, rows: tuple[int, ...]) -> tuple[list[Generated], dict
 
 def _rate(llm: LLM, rows: int, prompt: int, temperature: float) -> float:
     """Tokens a second: of whole texts, or behind a long prompt."""
-    params = SamplingParams(
-        temperature=temperature, seed=7, max_tokens=NEW if prompt == 1 else FEW, ignore_eos=True
-    )  # fmt: skip
+    new = NEW if prompt == 1 else FEW
+    params = SamplingParams(temperature=temperature, seed=7, max_tokens=new, ignore_eos=True)
     prompts = [[FIRST + row] * prompt for row in range(rows)]
     began = time.perf_counter()
     done = llm.generate(prompts, params)

@@ -1,25 +1,21 @@
-"""Requests that arrive while others run: a burst, arrivals, shared prefixes, and a pool too small for all rows."""
+"""Requests that arrive while others run: a burst, arrivals, shared prefixes, a pool too small for all rows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-import torch
+import typer
 
-from nanobench.core.machine import copy_bandwidth, stamp
+from nanobench.core.machine import copy_bandwidth, place, stamp
 from nanobench.core.records import ResultsFile
 from nanobench.micro.queue_arrivals import ArrivalRuns, arrivals
-from nanobench.micro.queue_burst import BurstRuns, burst
-from nanobench.micro.queue_load import CPU, Load, say
-from nanobench.micro.queue_pool import PoolRuns, pool
-from nanobench.micro.queue_prefix import PrefixRuns, prefix
-from nanobench.micro.queue_records import Run
-from nanoinfer.devices import choose_device, choose_dtype
-from nanoinfer.model.gpt2 import GPT2
+from nanobench.micro.queue_load import CPU, Load, Run, say
+from nanobench.micro.queue_parts import BurstRuns, PoolRuns, PrefixRuns, burst, pool, prefix
+from nanobench.options import Device, Out, OwnModel
 from nanoinfer.model.weights import load_model
 
 PARTS = ("burst", "arrivals", "prefix", "pool")
@@ -28,6 +24,8 @@ LARGE = "random:gpt2-xl"  # whose prompts keep the GPU busy, so that those not c
 
 class QueueReport(ResultsFile):
     """One run of `python -m bench queue`; a part that was not chosen is empty."""
+
+    JSON: ClassVar = {"indent": None}  # thousands of times: a line for each would double the file
 
     kind: Literal["queue"] = "queue"
     model: str  # of all parts but prefix, which names its own
@@ -40,57 +38,55 @@ class QueueReport(ResultsFile):
     prefix: tuple[PrefixRuns, ...] = ()
     pool: PoolRuns | None = None
 
-    def save(self, path: Path, **options: Any) -> None:
-        super().save(path, **{"indent": None, **options})  # thousands of times: a line for each would double the file
-
 
 def measure(
-    device_name: str | None, path: Path, model: str | None = None, parts: Sequence[str] = (), **changes: Any
+    device: Device = None,
+    out: Out = Path("my-bench/queue.json"),
+    model: OwnModel = None,
+    part: Annotated[list[str] | None, typer.Option(help="burst, arrivals, prefix or pool; repeatable.")] = None,
+    rows: Annotated[list[int] | None, typer.Option(help="Of burst, at once at most; repeatable.")] = None,
+    budget: Annotated[
+        list[int] | None, typer.Option(help="max_batched_tokens of burst; 0 is the engine's own choice; repeatable.")
+    ] = None,
+    chunk: Annotated[list[int] | None, typer.Option(help="The same of arrivals.")] = None,
+    requests: Annotated[int | None, typer.Option(min=1, help="Of burst.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Of arrivals.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of all parts but arrivals.")] = None,
 ) -> QueueReport:
-    """Measure the parts, or all; print as it goes, and write `path` after each.
+    """Measure the parts, or all; print as it goes, and write after each.
 
-    model: None is random gpt2 on a GPU, where prefix takes gpt2-xl besides, and a random small one on a CPU. changes:
-    of the `Load` of this kind of device; those that are None or empty change nothing. ValueError for an unknown part.
+    model: None is random gpt2 on a GPU, where prefix takes gpt2-xl besides, and a random small one on a CPU. ValueError
+    for an unknown part.
     """
-    if unknown := set(parts) - set(PARTS):
+    if unknown := set(part or ()) - set(PARTS):
         raise ValueError(f"part must be one of {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
-    device = choose_device(device_name)
-    on_gpu, dtype = device.type == "cuda", choose_dtype(None, device)
-    load = Load() if on_gpu else CPU
-    load = Load(**load.model_dump() | {name: value for name, value in changes.items() if value})
+    where, dtype = place(device)
+    on_gpu = where.type == "cuda"
+    asked: dict[str, Any] = {"rows": rows, "requests": requests, "seconds": seconds, "repeats": repeats}
+    asked |= {name: [each or None for each in given or ()] for name, given in (("budgets", budget), ("chunks", chunk))}
+    usual = Load() if on_gpu else CPU
+    load = Load(**usual.model_dump() | {name: value for name, value in asked.items() if value})
     name = model or ("random:gpt2" if on_gpu else "random:small")
-    known: dict[str, Any] = {
-        "model": name, "dtype": str(dtype).removeprefix("torch."), "asked": load,
-        "copy_bytes_per_s": copy_bandwidth(device), "took_s": {}, **stamp(device),
+    large = [LARGE] if on_gpu and model is None else []
+    copied, gpt = copy_bandwidth(where), load_model(name, where, dtype, seed=0)
+    report = QueueReport(model=name, asked=load, copy_bytes_per_s=copied, took_s={}, **stamp(where, dtype))
+    parts: dict[str, Callable[[], Any]] = {
+        "burst": lambda: tuple(burst(gpt, load, copied)),
+        "arrivals": lambda: tuple(arrivals(gpt, load)),
+        "prefix": lambda: (
+            *(prefix(each, load_model(each, where, dtype, seed=0), load) for each in large), prefix(name, gpt, load),
+        ),
+        "pool": lambda: pool(gpt, load),
     }  # fmt: skip
-    gpt = load_model(name, device, dtype, seed=0)
-    report = QueueReport(**known)
-    for part in PARTS:
-        if parts and part not in parts:
-            continue
-        say(f"{part}: {name}" if part != "prefix" else "prefix")
+    for each in [each for each in PARTS if each in (part or PARTS)]:
+        say(f"{each}: {name}" if each != "prefix" else "prefix")
         started = time.perf_counter()
-        found: Any
-        if part == "burst":
-            found = tuple(burst(gpt, load, report.copy_bytes_per_s))
-        elif part == "arrivals":
-            found = tuple(arrivals(gpt, load))
-        elif part == "prefix":
-            names = (LARGE, name) if on_gpu and model is None else (name,)
-            found = tuple(_prefix(each, gpt if each == name else None, load, device, dtype) for each in names)
-        else:
-            found = pool(gpt, load)
-        took = {**report.took_s, part: round(time.perf_counter() - started, 1)}
-        report = report.model_copy(update={part: found, "took_s": took})
-        report.save(path)
-        say(f"{part} took {took[part]:.0f} s\n")
+        found = parts[each]()
+        took = round(time.perf_counter() - started, 1)
+        report = report.add(out, **{each: found}, took_s={**report.took_s, each: took})
+        say(f"{each} took {took:.0f} s\n")
     say("\n".join(lines(report)))
     return report
-
-
-def _prefix(name: str, model: GPT2 | None, load: Load, device: torch.device, dtype: torch.dtype) -> PrefixRuns:
-    """model: None where it is still to be loaded."""
-    return prefix(name, model or load_model(name, device, dtype, seed=0), load)
 
 
 def lines(report: QueueReport) -> Iterator[str]:

@@ -15,8 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from nanobench.core.records import Record
-from nanobench.micro.queue_load import SEED, Load, greedy, ids, made, say
-from nanobench.micro.queue_records import Counted, Latency, WarmUp
+from nanobench.micro.queue_load import SEED, Counted, Latency, Load, WarmUp, greedy, ids, made, say
 from nanoinfer import LLM
 from nanoinfer.engine.queue import Queued
 from nanoinfer.model.gpt2 import GPT2

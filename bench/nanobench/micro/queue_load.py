@@ -1,17 +1,18 @@
-"""What `bench queue` asks of the engine, and how."""
+"""What `bench queue` asks of the engine, and how; and what it writes down of a run: times, and what was counted."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from nanobench.core.machine import synchronize
+import numpy as np
+
 from nanobench.core.records import Record
-from nanobench.micro.queue_records import Counted, Latency, Run, WarmUp
+from nanobench.core.timing import seconds
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 
@@ -59,52 +60,25 @@ def made(model: GPT2, max_batch: int, **settings: Any) -> tuple[LLM, WarmUp]:
     """An LLM over pages, on a GPU with graphs, that is warmed up."""
     engine = "paged-graph" if model.device.type == "cuda" else "paged"
     llm = LLM(model, engine=engine, max_batch=max_batch, **settings)
-    started = time.perf_counter()
-    llm.warm_up()
-    synchronize(model.device)
-    seconds, stats = time.perf_counter() - started, llm.stats
-    return llm, WarmUp(
-        seconds=seconds, captures=getattr(stats, "captures", 0), graph_bytes=getattr(stats, "graph_bytes", 0)
-    )
+    took = seconds(llm.warm_up, model.device)
+    counts = {name: getattr(llm.stats, name, 0) for name in ("captures", "graph_bytes")}
+    return llm, WarmUp(seconds=took, **counts)
 
 
 def at_once(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> Run:
     """All these requests in one call. ValueError if one was lost."""
     before, started = Counted.so_far(llm), time.perf_counter()
     done = llm.generate(prompts, params)
-    seconds = time.perf_counter() - started
+    took = time.perf_counter() - started
     if [completion.index for completion in done] != list(range(len(prompts))):
         raise ValueError(f"{len(prompts)} requests, but {len(done)} completions: a request was lost")
     ttft = [completion.metrics.ttft_s for completion in done]
     return Run(
-        seconds=seconds, requests=len(done), prompt_tokens=sum(map(len, prompts)),
+        seconds=took, requests=len(done), prompt_tokens=sum(map(len, prompts)),
         new_tokens=sum(len(completion.token_ids) for completion in done), ttft_s=tuple(round(t, 6) for t in ttft),
         ttft=Latency.of(ttft), itl=Latency.of([gap for completion in done for gap in completion.metrics.itl_s]),
         counted=Counted.so_far(llm).since(before),
     )  # fmt: skip
-
-
-def by_turns(
-    model: GPT2,
-    rows: int,
-    setting: str,
-    turns: Sequence[Callable[[LLM], Run]],
-    note: Callable[[Run], str],
-    **settings: Any,
-) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
-    """The turns' runs with `setting` on, and with it off: on, off, on, off. note: what to say of a run besides."""
-    runs: dict[bool, list[Run]] = {True: [], False: []}
-    with ExitStack() as stack:
-        arms = {}
-        for on in runs:
-            llm, warm_up = made(model, rows, **{setting: on}, **settings)
-            arms[on] = stack.enter_context(llm)
-            say(f"{setting} {on}: {warm_up}")
-        for turn in turns:
-            for on, llm in arms.items():
-                runs[on].append(run := turn(llm))
-                say(f"  {setting} {on!s:5} {run}; {note(run)}")
-    return tuple(runs[True]), tuple(runs[False])
 
 
 def drawn(
@@ -129,3 +103,106 @@ def ids(draws: random.Random, count: int, vocab: int) -> list[int]:
 def greedy(new: int) -> SamplingParams:
     """So many new tokens, by the highest logit."""
     return SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
+
+
+CURVE = np.linspace(0, 1, 101)  # shares of which a file keeps the quantiles
+
+
+class Latency(Record):
+    """Times in seconds: exact quantiles of all of them, and a curve of 101 for a figure."""
+
+    count: int
+    p50: float
+    p99: float
+    longest: float
+    curve: tuple[float, ...]  # quantiles at 0%, 1%, ... 100%
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Latency:
+        """Of at least one time."""
+        curve = tuple(np.quantile(times, CURVE).round(6).tolist())
+        return cls(count=len(times), p50=curve[50], p99=curve[99], longest=curve[100], curve=curve)
+
+    @property
+    def p90(self) -> float:
+        return self.curve[90]
+
+    def __str__(self) -> str:
+        return f"{1e3 * self.p50:.2f} / {1e3 * self.p99:.2f} ms"
+
+
+class Counted(Record):
+    """What an LLM counted in one run; 0 for what its engine does not count."""
+
+    fallbacks: dict[str, int]  # steps that ran eagerly, by reason
+    prefill_steps: int = 0  # that ran prompts, beside rows that go on or alone
+    decode_steps: int = 0
+    replayed_prefills: int = 0
+    replayed_steps: int = 0  # of decode
+    padding_tokens: int = 0  # of replayed prefills
+    padding_rows: int = 0  # of replayed decode steps
+    captures: int = 0
+    dropped_tokens: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0  # after preemptions
+    cached_tokens: int = 0  # of prompts, found in shared blocks
+
+    @classmethod
+    def so_far(cls, llm: LLM) -> Counted:
+        """Since the LLM was made."""
+        counts: dict[str, Any] = {name: getattr(llm.stats, name, 0) for name in cls.model_fields}
+        return cls(**counts | {"fallbacks": dict(getattr(llm.stats, "fallbacks", {}))})
+
+    def since(self, before: Counted) -> Counted:
+        """What came after `before`."""
+        counts: dict[str, Any] = {
+            name: getattr(self, name) - getattr(before, name) for name in Counted.model_fields if name != "fallbacks"
+        }
+        return Counted(**counts, fallbacks=dict(Counter(self.fallbacks) - Counter(before.fallbacks)))
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.prefill_steps} steps with prompts ({self.replayed_prefills} replayed), {self.decode_steps} without"
+            f" ({self.replayed_steps}); padding {self.padding_tokens:,} tokens, {self.padding_rows:,} rows"
+        )
+        eager = "".join(f"; {count} eager: {reason}" for reason, count in self.fallbacks.items())
+        return text + eager + (f"; {self.captures} CAPTURES" if self.captures else "")
+
+
+class WarmUp(Record):
+    """What warm_up cost."""
+
+    seconds: float
+    captures: int
+    graph_bytes: int
+
+    def __str__(self) -> str:
+        return f"warm_up {self.seconds:.1f} s, {self.captures} graphs, {self.graph_bytes / 1e6:,.0f} MB"
+
+
+class Run(Record):
+    """Many requests, all asked for in one call of `generate`."""
+
+    seconds: float
+    requests: int
+    prompt_tokens: int
+    new_tokens: int  # recounted from the ids
+    ttft_s: tuple[float, ...]  # from the call, in the order of the requests
+    ttft: Latency
+    itl: Latency
+    counted: Counted
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens over the whole run."""
+        return self.new_tokens / self.seconds
+
+    @property
+    def computed_share(self) -> float:
+        """Of the prompts' tokens, those that were not found in shared blocks."""
+        return 1 - self.counted.cached_tokens / self.prompt_tokens
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tokens_per_s:9,.0f} tok/s, {self.seconds:6.3f} s; p50 / p99 of TTFT {self.ttft}, of ITL {self.itl}"
+        )

@@ -1,24 +1,35 @@
-"""One model on one GPU and on several: whole texts and single steps over rows, and the weights a rank holds."""
+"""One model on one GPU and on several: tokens/s, time of a step, of a sum over ranks.
+
+On GPUs also a sum over ranks of a step's rows, by each way that there is: a process a GPU, inside captured graphs.
+"""
 
 from __future__ import annotations
 
+import json
 import random
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+import torch.distributed
+import torch.multiprocessing
+import typer
+from torch import Tensor
 
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.core.timing import by_turns, call_seconds, seconds
 from nanobench.micro.queue_load import greedy, ids, say
-from nanobench.micro.ranks_reduce import Reduced, measure_reduces
+from nanobench.options import Device, Models, NewTokens, Out, Repeats, Rows
 from nanoinfer import LLM
 from nanoinfer.devices import choose_device
-from nanoinfer.model.files import model_config
-from nanoinfer.requests import Completion
+from nanoinfer.model.weights import model_config
+from nanoinfer.parallel.group import Group
 
 SEED = 7
 
@@ -42,6 +53,19 @@ class Held(Record):
     warm_up_s: float
 
 
+Kind = Literal["nccl", "one-shot", "two-shot", "norm alone", "nccl and norm", "in one kernel"]
+
+
+class Reduced(Record):
+    """One all-reduce of (rows, width) numbers. Kinds with a norm add the sum to the residual stream, and normalise."""
+
+    kind: Kind
+    ranks: int
+    rows: int
+    width: int
+    seconds: Spread
+
+
 class RanksReport(ResultsFile):
     """One run of `python -m bench ranks`."""
 
@@ -53,63 +77,62 @@ class RanksReport(ResultsFile):
     held: tuple[Held, ...] = ()
     cases: tuple[Ranked, ...] = ()
 
-    def gain(self, model: str, rows: int) -> float:
-        """Tokens/s of the most ranks over one, medians."""
-        rates = {
-            case.ranks: case.tokens_per_s.median for case in self.cases if (case.model, case.rows) == (model, rows)
-        }
-        return rates[max(rates)] / rates[1]
-
 
 def measure(
-    device_name: str | None, path: Path, models: Sequence[str], ranks: int, rows: Sequence[int], prompt: int, new: int,
-    repeats: int,
-) -> RanksReport:  # fmt: skip
-    """Measure every model with one rank and with `ranks`, by turns; write `path` after each model."""
-    device, report, reduces = choose_device(device_name), None, list[Reduced]()
-    if device.type == "cuda":
-        reduces = measure_reduces(ranks, model_config(models[-1]).n_embd, rows, torch.bfloat16)
-    for name in models:
+    device: Device = None,
+    out: Out = Path("my-bench/ranks.json"),
+    model: Models = ["random:gpt2-xl"],  # noqa: B006
+    tensor_parallel: Annotated[int, typer.Option(min=2, help="GPUs beside one; processes on a CPU.")] = 2,
+    rows: Rows = [1, 8, 64, 256],  # noqa: B006
+    prompt_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    new_tokens: NewTokens = 512,
+    repeats: Repeats = 3,
+) -> RanksReport:
+    """Measure every model with one rank and with several, by turns; write the file after each model."""
+    where, report, reduces = choose_device(device), None, list[Reduced]()
+    on_gpu, blocks = where.type == "cuda", 1 + max(rows) * -(-(prompt_tokens + new_tokens) // 16)
+    settings: dict[str, Any] = {"max_batch": max(rows), "kv_blocks": blocks, "prefix_caching": False}
+    settings |= {"device": device, "engine": "paged-graph" if on_gpu else "paged"}
+    if on_gpu:
+        reduces = measure_reduces(tensor_parallel, model_config(model[-1]).n_embd, rows, torch.bfloat16)
+    for name in model:
         with ExitStack() as stack:
-            held, arms = list[Held](), dict[int, LLM]()
-            for count in (1, ranks):
-                blocks = 1 + max(rows) * -(-(prompt + new) // 16)
-                engine = "paged-graph" if device.type == "cuda" else "paged"
-                settings: dict[str, Any] = {"max_batch": max(rows), "kv_blocks": blocks, "prefix_caching": False}
-                llm = stack.enter_context(
-                    LLM(name, engine=engine, device=device_name, tensor_parallel=count, **settings)
-                )
-                began = time.perf_counter()
-                llm.warm_up()
+            held, llms = list[Held](), dict[int, LLM]()
+            for count in (1, tensor_parallel):
+                llms[count] = llm = stack.enter_context(LLM(name, tensor_parallel=count, **settings))
+                took = seconds(llm.warm_up, where)
                 weights = sum(each.nbytes for each in llm.model.parameters())
-                held.append(Held(model=name, ranks=count, weights_bytes=weights, warm_up_s=time.perf_counter() - began))
-                say(f"{name}, {count} ranks: {weights / 1e6:,.0f} MB of weights, warm_up {held[-1].warm_up_s:.1f} s")
-                arms[count] = llm
-            dtype = str(arms[1].model.dtype).removeprefix("torch.")
-            facts: dict[str, Any] = {"dtype": dtype, "prompt_tokens": prompt, "new_tokens": new, **stamp(device)}
-            report = report or RanksReport(reduces=tuple(reduces), **facts)
-            cases = [case for count in rows for case in _by_turns(name, arms, count, prompt, new, repeats)]
-        report = report.model_copy(update={"held": (*report.held, *held), "cases": (*report.cases, *cases)})
-        report.save(path)
+                held.append(Held(model=name, ranks=count, weights_bytes=weights, warm_up_s=took))
+                say(f"{name}, {count} ranks: {weights / 1e6:,.0f} MB of weights, warm_up {took:.1f} s")
+            report = report or RanksReport(
+                prompt_tokens=prompt_tokens, new_tokens=new_tokens, reduces=tuple(reduces),
+                **stamp(where, llms[1].model.dtype),
+            )  # fmt: skip
+            cases = [case for count in rows for case in _cases(name, llms, count, prompt_tokens, new_tokens, repeats)]
+        report = report.add(out, held=(*report.held, *held), cases=(*report.cases, *cases))
     assert report
     return report
 
 
-def _by_turns(name: str, arms: dict[int, LLM], rows: int, prompt: int, new: int, repeats: int) -> list[Ranked]:
-    """The arms take turns; the first turn is not timed."""
+def _runs(llm: LLM, rows: int, prompt: int, new: int) -> Iterator[tuple[float, float]]:
+    """Of one run after the other: tokens a second, and the median gap between two tokens."""
     draws = random.Random(SEED)
-    rates: dict[int, list[tuple[float, float]]] = {count: [] for count in arms}
-    for turn in range(repeats + 1):
-        prompts = [ids(draws, prompt, arms[1].model.config.vocab_size) for _ in range(rows)]
-        for count, llm in arms.items():
-            began = time.perf_counter()
-            done = llm.generate(prompts, greedy(new))
-            if turn:
-                rates[count].append((rows * new / (time.perf_counter() - began), _step(done)))
+    while True:
+        prompts = [ids(draws, prompt, llm.model.config.vocab_size) for _ in range(rows)]
+        began = time.perf_counter()
+        done = llm.generate(prompts, greedy(new))
+        rate = rows * new / (time.perf_counter() - began)
+        yield rate, float(torch.tensor([gap for one in done for gap in one.metrics.itl_s]).median())
+
+
+def _cases(name: str, llms: dict[int, LLM], rows: int, prompt: int, new: int, repeats: int) -> list[Ranked]:
+    """So many rows on each number of ranks, by turns; all have the same prompts in a turn."""
+    arms = {count: partial(next, _runs(llm, rows, prompt, new)) for count, llm in llms.items()}
+    found = by_turns(arms, repeats)
     cases = [
         Ranked(model=name, ranks=count, rows=rows, tokens_per_s=Spread.of([rate for rate, _ in both]),
                step_s=Spread.of([step for _, step in both]))
-        for count, both in rates.items()
+        for count, both in found.items()
     ]  # fmt: skip
     first = cases[0]
     for case in cases:
@@ -121,6 +144,71 @@ def _by_turns(name: str, arms: dict[int, LLM], rows: int, prompt: int, new: int,
     return cases
 
 
-def _step(done: Sequence[Completion]) -> float:
-    """Median gap between two tokens."""
-    return float(torch.tensor([gap for one in done for gap in one.metrics.itl_s]).median())
+CALLS, REPEATS = 32, 15
+HOST = "127.0.0.1"
+dist: Any = torch.distributed
+mp: Any = torch.multiprocessing
+
+
+def measure_reduces(ranks: int, width: int, rows: Sequence[int], dtype: torch.dtype) -> list[Reduced]:
+    """Of the first so many GPUs."""
+    store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "reduces.json"
+        mp.spawn(_rank, (ranks, store.port, width, list(rows), dtype, path), ranks)
+        found = [Reduced(**each) for each in json.loads(path.read_text())]
+    for each in found:
+        say(f"{each.rows:4} rows of {each.width}, {each.kind:13}: {1e6 * each.seconds.median:5.1f} us")
+    return found
+
+
+def _rank(rank: int, ranks: int, port: int, width: int, rows: list[int], dtype: torch.dtype, path: Path) -> None:
+    """One rank's process. All make the same calls in one order; the first one writes down its times."""
+    torch.cuda.set_device(rank)
+    device, store = torch.device("cuda", rank), dist.TCPStore(HOST, port, None, False)
+    group = Group(store, rank, ranks, device)
+    group.make_inbox(width, dtype, device)
+    from nanoinfer.parallel.inbox import symmetric_group
+
+    found = []
+    with symmetric_group(dist.PrefixStore("bench", store), rank, ranks) as name:
+        for count in rows:
+            calls = _variants(group, name, width, count, dtype, device)
+            for kind, seconds in call_seconds(calls, CALLS, REPEATS, device).items():
+                each = Spread.of([pair / 2 for pair in seconds.samples])
+                found.append(
+                    {"kind": kind, "ranks": ranks, "rows": count, "width": width, "seconds": each.model_dump()}
+                )
+            group.least(0)
+    if rank == 0:
+        path.write_text(json.dumps(found))
+    group.least(0)  # nobody leaves while others still write to its memory
+
+
+def _variants(
+    group: Group, name: str, width: int, rows: int, dtype: torch.dtype, device: torch.device
+) -> dict[str, Callable[[int], Tensor]]:
+    """Each does two sums in a row."""
+    from nanoinfer.kernels.fused import FusedOps
+    from nanoinfer.kernels.reduce_norm import reduce_norm  # Triton is not everywhere
+    from nanoinfer.parallel.inbox import mapped
+
+    draws = torch.Generator(device).manual_seed(group.rank)
+    x, term, update = (torch.randn(rows, width, generator=draws, device=device).to(dtype) for _ in range(3))
+    weight, bias = torch.ones(width, dtype=dtype, device=device), torch.zeros(width, dtype=dtype, device=device)
+    shared, _ = mapped((rows, width), dtype, device, name)
+    shared.copy_(term)
+    ops, fused, inbox = torch.ops.symm_mem, FusedOps(), group.inbox
+    twice: dict[str, Callable[[int], Any]] = {
+        "nccl": lambda half: group.all_reduce(update),
+        "one-shot": lambda half: ops.one_shot_all_reduce(shared, "sum", name),
+        "two-shot": lambda half: ops.two_shot_all_reduce_(shared, "sum", name),
+        "norm alone": lambda half: fused.add_norm(x, update, weight, bias, 1e-5),
+        "nccl and norm": lambda half: fused.add_norm(x, group.all_reduce(update), weight, bias, 1e-5),
+        "in one kernel": lambda half: reduce_norm(x, term, weight, bias, 1e-5, inbox, half),
+    }
+
+    def both(call: Callable[[int], Any]) -> Callable[[int], Tensor]:
+        return lambda _: (call(0), call(1))[1]
+
+    return {name: both(call) for name, call in twice.items()}

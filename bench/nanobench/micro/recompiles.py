@@ -1,4 +1,4 @@
-"""Kernels that Triton compiles over 512 decode steps, counted by name: after warming up there must be none.
+"""Kernels that Triton compiles over 512 steps of growing contexts and 1 to 32 rows: none after the first.
 
 Triton compiles a kernel again for each set of compile-time constants, and for arguments with other properties. A number
 that grows with the context must be neither. A first run with every batch size may compile; then contexts grow for 512
@@ -8,15 +8,18 @@ steps while rows leave one by one, and nothing may be compiled.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+import typer
 
 from nanobench.core.compile_counter import TritonLog
-from nanobench.core.machine import stamp
+from nanobench.core.machine import cuda, stamp
 from nanobench.core.records import Record, ResultsFile
-from nanoinfer import LLM, SamplingParams
-from nanoinfer.devices import choose_device, choose_dtype
+from nanobench.micro.queue_load import greedy
+from nanobench.options import Gpu, Model, Out
+from nanoinfer import LLM
+from nanoinfer.devices import choose_dtype
 
 ROWS = 32
 STEPS = 512
@@ -43,20 +46,21 @@ class RecompileReport(ResultsFile):
     runs: tuple[Compiled, ...]
 
 
-def measure(device_name: str | None, path: Path, model: str, engine: str) -> int:
-    """Count, print, write to `path`; 0 where the long run compiled nothing, else 1. ValueError without a CUDA GPU."""
-    device = choose_device(device_name)
-    if device.type != "cuda":
-        raise ValueError("Triton compiles for GPUs: on a CPU there is nothing to count")
-    llm = LLM(model, engine=engine, device=str(device), dtype=choose_dtype(None, device), max_batch=ROWS)
-    runs = count(llm)
+def measure(
+    device: Gpu = None,
+    out: Out = Path("my-bench/recompiles.json"),
+    model: Model = "random:gpt2",
+    engine: Annotated[str, typer.Option(help="paged or paged-graph.")] = "paged",
+) -> None:
+    """Count, print, write; exit code 1 where the long run compiled something. ValueError without a CUDA GPU."""
+    where = cuda(device, "Triton compiles for GPUs: on a CPU there is nothing to count")
+    runs = count(LLM(model, engine=engine, device=str(where), dtype=choose_dtype(None, where), max_batch=ROWS))
     for run in runs:
         listed = ", ".join(f"{name} {n}" for name, n in run.kernels.items()) or "nothing"
         print(f"{run.what}, {run.decode_steps} steps: compiled {listed} ({run.seconds:.1f} s)")
-    RecompileReport(model=model, engine=engine, rows=ROWS, longest=PROMPT + STEPS + 1, runs=runs, **stamp(device)).save(
-        path
-    )
-    return 1 if runs[-1].kernels else 0
+    longest = PROMPT + STEPS + 1
+    RecompileReport(model=model, engine=engine, rows=ROWS, longest=longest, runs=runs, **stamp(where)).save(out)
+    raise typer.Exit(1 if runs[-1].kernels else 0)
 
 
 def count(llm: LLM, rows: int = ROWS, steps: int = STEPS) -> tuple[Compiled, Compiled]:
@@ -80,9 +84,8 @@ def count(llm: LLM, rows: int = ROWS, steps: int = STEPS) -> tuple[Compiled, Com
 
 
 def _run(llm: LLM, what: str, prompts: list[list[int]], new_tokens: list[int]) -> Compiled:
-    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in new_tokens]
     before = llm.stats.decode_steps
     with TritonLog() as log:
-        llm.generate(prompts, params)
+        llm.generate(prompts, list(map(greedy, new_tokens)))
     steps = llm.stats.decode_steps - before
     return Compiled(what=what, decode_steps=steps, kernels=dict(log.kernels), seconds=log.seconds)

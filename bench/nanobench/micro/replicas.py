@@ -1,19 +1,25 @@
-"""One engine beside several: the burst of `bench queue`, over engines that have a process and a GPU each."""
+"""Several engines behind one queue beside one: tokens/s of many requests at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+import typer
 
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.core.timing import by_turns
 from nanobench.micro.queue_load import Load, at_once, drawn, greedy, say
+from nanobench.options import Device, Model, Out, Repeats
 from nanoinfer.devices import choose_device
 from nanoinfer.remote.llm import RemoteLLM
 
-BURST = Load()  # its lengths
+BURST, ROWS = Load(), 256  # its lengths, and how many rows each engine has
 
 
 class Replicated(Record):
@@ -36,41 +42,46 @@ class ReplicasReport(ResultsFile):
 
 
 def measure(
-    device_name: str | None, path: Path, model: str, replicas: int, requests: Sequence[int], repeats: int, *,
-    engine: str | None = None, rows: int = 256, prompt: tuple[int, int] = BURST.prompt,
-    new: tuple[int, int] = BURST.new,
-) -> ReplicasReport:  # fmt: skip
+    device: Device = None,
+    out: Out = Path("my-bench/replicas.json"),
+    model: Model = "random:gpt2",
+    replicas: Annotated[int, typer.Option(min=2, help="Engines beside one, a GPU each.")] = 2,
+    requests: Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")] = [1000, 4000],  # noqa: B006
+    repeats: Repeats = 8,
+    engine: Annotated[str | None, typer.Option(help="The fastest where none is named.")] = None,
+) -> ReplicasReport:
     """One engine and `replicas` of them take turns at each number of requests; the first turn is not timed.
 
-    The one has a process of its own, too. engine: None is the fastest. rows: of each engine. path is written after each
-    number of requests.
+    The one has a process of its own, too. The file is written after each number of requests.
     """
-    device = choose_device(device_name)
-    engine = engine or ("fused" if device.type == "cuda" else "paged")
+    where = choose_device(device)
+    engine = engine or ("fused" if where.type == "cuda" else "paged")
+    blocks = ROWS * -(-(BURST.prompt[1] + BURST.new[1]) // 16)  # what they can use, and no more
+    options: dict[str, Any] = {"device": device, "engine": engine, "max_batch": ROWS, "kv_blocks": blocks}
     with ExitStack() as stack:
-        arms = {}
+        llms = {}
         for count in (1, replicas):
-            arms[count] = llm = stack.enter_context(
-                RemoteLLM(
-                    model, replicas=count, device=device_name, engine=engine, max_batch=rows,
-                    kv_blocks=rows * -(-(prompt[1] + new[1]) // 16),  # what they can use, and no more
-                    prefix_caching=False, preemption=False,
-                )
+            llms[count] = llm = RemoteLLM(
+                model, replicas=count, prefix_caching=False, preemption=False, **options
             )  # fmt: skip
+            stack.enter_context(llm)
             llm.warm_up()
             say(f"{model}, {count} engines: {llm.facts}")
-        report = ReplicasReport(model=model, engine=engine, dtype=llm.facts.dtype, rows=rows, **stamp(device))
+        report = ReplicasReport(model=model, engine=engine, dtype=llm.facts.dtype, rows=ROWS, **stamp(where))
         for count in requests:
-            rates: dict[int, list[float]] = {n: [] for n in arms}
-            for turn in range(repeats + 1):
-                prompts, lengths = drawn(count, prompt, new, arms[1].facts.vocab_size, turn=turn)
-                for n, llm in arms.items():
-                    run = at_once(llm, prompts, list(map(greedy, lengths)))
-                    say(f"{count} requests, {n} engines{'' if turn else ', not counted'}: {run}")
-                    rates[n] += [run.tokens_per_s] * (turn > 0)
+            arms = {n: partial(next, _rates(n, llm, count)) for n, llm in llms.items()}
+            rates = by_turns(arms, repeats)
             found = [Replicated(replicas=n, requests=count, tokens_per_s=Spread.of(each)) for n, each in rates.items()]
             one, several = (each.tokens_per_s.median for each in found)
             say(f"{count} requests: {several / one:.3f} times one engine")
-            report = report.model_copy(update={"cases": (*report.cases, *found)})
-            report.save(path)
+            report = report.add(out, cases=(*report.cases, *found))
     return report
+
+
+def _rates(engines: int, llm: RemoteLLM, count: int) -> Iterator[float]:
+    """Tokens a second of turn after turn, each with prompts of its own."""
+    for turn in itertools.count():
+        prompts, lengths = drawn(count, BURST.prompt, BURST.new, llm.facts.vocab_size, turn=turn)
+        run = at_once(llm, prompts, list(map(greedy, lengths)))
+        say(f"{count} requests, {engines} engines{'' if turn else ', not counted'}: {run}")
+        yield run.tokens_per_s

@@ -1,4 +1,4 @@
-"""Choosing the next tokens, alone: the book's kernel against sorting, torch.topk and rejection, inside a graph.
+"""Choosing tokens alone: the kernel against a sort, torch.topk and rejection, in a graph; or what a CPU does.
 
 Logits are bfloat16, in GPT-2's padded width. Calls of different steps stand in one captured graph, so that the draws
 differ. The variants take turns. On a CPU logits are float32, and what the engine does there stands against sorting.
@@ -6,18 +6,20 @@ differ. The variants take turns. On a CPU logits are float32, and what the engin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
+import typer
 from pydantic import Field
 from torch import Tensor
 
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
-from nanobench.micro.graph_timing import call_seconds
+from nanobench.core.timing import call_seconds
+from nanobench.options import Out
 from nanoinfer.devices import choose_device
 from nanoinfer.engine import cpu_sampling, samplers, sampling
 from nanoinfer.engine.samplers import Sampler
@@ -50,28 +52,27 @@ class SamplingReport(ResultsFile):
     left_out: dict[str, str] = Field(default_factory=dict)  # variants that could not run, with the reason
 
 
-def measure(device_name: str | None, path: Path) -> None:
-    """Measure every case, print a table, write it to `path`."""
-    device = choose_device(device_name)
-    on_gpu = device.type == "cuda"
+def measure(
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
+    out: Out = Path("my-bench/sampling.json"),
+) -> None:
+    """Measure every case, print a table, write it."""
     from nanobench.micro.sampling_variants import SETTINGS
 
-    config = PRESETS["gpt2"]
-    times: list[SamplerTime] = []
-    left_out: dict[str, str] = {}
+    where, config, left_out = choose_device(device), PRESETS["gpt2"], dict[str, str]()
+    on_gpu, times = where.type == "cuda", list[SamplerTime]()
     with torch.inference_mode():
         for batch in BATCHES if on_gpu else ON_A_CPU:
-            generator = torch.Generator(device).manual_seed(batch)
-            wide = torch.randn(batch, config.padded_vocab, device=device, generator=generator) * STD
+            generator = torch.Generator(where).manual_seed(batch)
+            wide = torch.randn(batch, config.padded_vocab, device=where, generator=generator) * STD
             logits = (wide.bfloat16() if on_gpu else wide)[:, : config.vocab_size]
-            for setting in SETTINGS:
-                found, absent = _case(setting, logits, on_gpu)
-                times, left_out = times + found, left_out | absent
+            times += [time for setting in SETTINGS for time in _case(setting, logits, left_out)]
     for name, reason in left_out.items():
         print(f"{name} left out: {reason}")
-    SamplingReport(vocab_size=config.vocab_size, std=STD, times=tuple(times), left_out=left_out, **stamp(device)).save(
-        path
-    )
+    report = SamplingReport(
+        vocab_size=config.vocab_size, std=STD, times=tuple(times), left_out=left_out, **stamp(where)
+    )  # fmt: skip
+    report.save(out)
 
 
 def _of_a_cpu(setting: Setting) -> dict[str, Sampler]:
@@ -83,22 +84,15 @@ def _of_a_cpu(setting: Setting) -> dict[str, Sampler]:
     return {"ours": cpu_sampling.sample_filtered, "sort": sampling.sample_filtered}
 
 
-def _case(setting: Setting, logits: Tensor, on_gpu: bool) -> tuple[list[SamplerTime], dict[str, str]]:
-    """All variants at one batch size and setting."""
+def _case(setting: Setting, logits: Tensor, left_out: dict[str, str]) -> Iterator[SamplerTime]:
+    """All variants at one batch size and setting; why others are none goes to `left_out`."""
     from nanobench.micro.sampling_variants import sampling_variants
 
-    batch = len(logits)
-    rows = [setting.rows(batch, step, logits.device) for step in range(CALLS)]
-    samplers, absent = sampling_variants(setting, logits, rows[0]) if on_gpu else (_of_a_cpu(setting), {})
-    calls: dict[str, Callable[[int], Tensor]] = {
-        name: partial(lambda call, i: call(logits, rows[i]), sampler) for name, sampler in samplers.items()
-    }
-    found = [
-        SamplerTime(batch=batch, setting=setting.name, arm=name, seconds=spread)
-        for name, spread in call_seconds(calls, CALLS, REPEATS, on_gpu).items()
-    ]
-    for record in found:
-        us = record.seconds
-        spread = f"{us.median * 1e6:8.1f} us  ({us.p10 * 1e6:.1f} to {us.p90 * 1e6:.1f})"
-        print(f"B={batch:<4} {setting.name:22} {record.arm:22} {spread}")
-    return found, absent
+    batch, device = len(logits), logits.device
+    rows = [setting.rows(batch, step, device) for step in range(CALLS)]
+    on_gpu = device.type == "cuda"
+    variants = sampling_variants(setting, logits, rows[0], left_out) if on_gpu else _of_a_cpu(setting)
+    calls = {name: partial(lambda call, i: call(logits, rows[i]), sampler) for name, sampler in variants.items()}
+    for name, spread in call_seconds(calls, CALLS, REPEATS, device).items():
+        print(f"B={batch:<4} {setting.name:22} {name:22} {spread.in_us()}")
+        yield SamplerTime(batch=batch, setting=setting.name, arm=name, seconds=spread)

@@ -49,8 +49,8 @@ UNFILTERED, GREEDY = Setting("no filter"), Setting("greedy", temperature=0.0)
 SETTINGS = (BOTH, TOP_P, UNFILTERED, GREEDY)
 
 
-def sampling_variants(setting: Setting, logits: Tensor, rows: BatchState) -> tuple[dict[str, Sampler], dict[str, str]]:
-    """Samplers for a setting, ours first, each checked on these logits; and those that cannot run, with the reason."""
+def sampling_variants(setting: Setting, logits: Tensor, rows: BatchState, absent: dict[str, str]) -> dict[str, Sampler]:
+    """Samplers for a setting, ours first, each checked on these logits. Why one cannot run goes to `absent`."""
     made: dict[str, Sampler] = {"ours": sampling_kernels.sample}
     if setting is GREEDY:
         made |= {"argmax": samplers.greedy}
@@ -59,7 +59,6 @@ def sampling_variants(setting: Setting, logits: Tensor, rows: BatchState) -> tup
     else:
         made |= {"sort": sampling.sample_filtered} | ({"topk": topk} if setting.top_k else {})
         made |= {"rejection": rejection, "flashinfer": flashinfer_by_both if setting.top_k else flashinfer_by_p}
-    absent: dict[str, str] = {}
     for name, sampler in list(made.items()):
         try:
             tokens = sampler(logits, rows)
@@ -71,7 +70,7 @@ def sampling_variants(setting: Setting, logits: Tensor, rows: BatchState) -> tup
         else:
             if not allowed(logits, rows, tokens):
                 raise ValueError(f"{name} chose a token that {setting.name} drops")
-    return made, absent
+    return made
 
 
 def allowed(logits: Tensor, rows: BatchState, tokens: Tensor) -> bool:

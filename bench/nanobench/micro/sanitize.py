@@ -1,4 +1,4 @@
-"""compute-sanitizer over every kernel: memcheck and racecheck must find nothing; memcheck must find a planted overrun.
+"""compute-sanitizer's memcheck and racecheck over every kernel, and over a planted overrun that it must catch.
 
 The tool comes with CUDA. Every tensor gets an allocation of its own (PYTORCH_NO_CUDA_MEMORY_CACHING=1) with padding
 behind it. Otherwise an overrun would land within the many megabytes that PyTorch allocates at once, and go unnoticed.
@@ -12,13 +12,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import typer
 
 from nanobench.core.machine import child_environment
-from nanobench.core.records import SCHEMA_VERSION, Record
+from nanobench.core.records import Record, Saved
 from nanobench.micro.sanitize_cases import CASES, PLANTED
+from nanoinfer.cli.options import output_file
 
 FOUND = 86  # exit code of the tool when it has found something
 PADDING = 64 * 1024  # unused bytes behind each allocation
@@ -44,24 +46,26 @@ class Finding(Record):
         return self.errors >= self.expected if self.expected else self.errors == 0
 
 
-class SanitizeReport(Record):
+class SanitizeReport(Saved):
     """One run of `python -m bench sanitize`."""
 
-    schema_version: int = SCHEMA_VERSION
     kind: Literal["sanitize"] = "sanitize"
     tool: str  # its version
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True)
-class Run:
-    """A process that has ended."""
-
-    returncode: int
-    output: str
-
-
+Run = subprocess.CompletedProcess[str]
 Execute = Callable[[Sequence[str]], Run]
+
+
+def measure(
+    out: Annotated[
+        Path | None, typer.Option(parser=output_file, metavar="FILE", help="Results file; none by default.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Names of cases, comma-separated; by default all.")] = None,
+) -> None:
+    """Run the tools; exit code 1 where something is not as expected."""
+    raise typer.Exit(sanitize(only.split(",") if only else None, out))
 
 
 def sanitize(only: Sequence[str] | None = None, out: Path | None = None, execute: Execute | None = None) -> int:
@@ -74,7 +78,7 @@ def sanitize(only: Sequence[str] | None = None, out: Path | None = None, execute
         if name not in CASES:
             raise ValueError(f"case must be one of {'; '.join(CASES)}, not {name!r}")
     program, execute = find(), execute or _execute
-    version = execute([program, "--version"]).output.strip().splitlines()
+    version = execute([program, "--version"]).stdout.strip().splitlines()
     findings = []
     for tool, cases, expected in (("memcheck", names, 0), ("racecheck", names, 0), ("memcheck", tuple(PLANTED), 1)):
         finding = _check(program, tool, cases, expected, execute)  # type: ignore[arg-type]
@@ -84,8 +88,7 @@ def sanitize(only: Sequence[str] | None = None, out: Path | None = None, execute
         findings.append(finding)
     report = SanitizeReport(tool=version[-1] if version else "unknown", findings=tuple(findings))
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        report.save(out)
     return 0 if all(finding.as_expected for finding in findings) else 1
 
 
@@ -104,17 +107,17 @@ def _check(program: str, tool: Tool, cases: Sequence[str], expected: int, execut
         options += [f"--padding={PADDING}", "--report-api-errors=no"]  # torch asks for symbols that the driver may lack
     done = execute([program, *options, sys.executable, "-m", "nanobench.micro.sanitize_cases", *cases])
     for refusal in REFUSALS:
-        if refusal in done.output:
+        if refusal in done.stdout:
             raise ValueError(f"compute-sanitizer refuses this machine ({refusal}); nothing was checked")
-    found = re.search(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", done.output)
+    found = re.search(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", done.stdout)
     errors = int(found[1] or found[2]) if found else None
-    ran = done.output.count("ran: ")
+    ran = done.stdout.count("ran: ")
     if expected == 0 and errors == 0 and (done.returncode != 0 or ran != len(cases)):
         errors = None  # the program itself failed: that the tool found nothing means nothing
-    lines = [line.lstrip("= ") for line in done.output.splitlines() if line.startswith("=========")]
+    lines = [line.lstrip("= ") for line in done.stdout.splitlines() if line.startswith("=========")]
     first = next((line for line in lines if re.match(r"(Invalid|Error|Race|Program hit|Out-of)", line)), "")
     if errors is None:
-        first = done.output.strip().splitlines()[-1] if done.output.strip() else f"exit code {done.returncode}"
+        first = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else f"exit code {done.returncode}"
     return Finding(tool=tool, cases=tuple(cases), expected=expected, errors=errors, first=first[:200])
 
 
@@ -122,10 +125,9 @@ def _execute(command: Sequence[str]) -> Run:
     """Run a command in which every tensor gets an allocation of its own."""
     environment = {**child_environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     try:
-        done = subprocess.run(
+        return subprocess.run(
             list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
             env=environment, timeout=SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Run(124, f"still running after {SECONDS} s")
-    return Run(done.returncode, done.stdout)
+        return Run(command, 124, f"still running after {SECONDS} s")

@@ -34,15 +34,32 @@ def _random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
+def _pages(rows: int, longest: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Pools of keys and of values for so many rows, two heads each, and tables of their pages; the first is of none."""
+    width = -(-longest // PAGE)
+    tables = 1 + torch.randperm(rows * width, generator=torch.Generator().manual_seed(0)).view(rows, width).int()
+    k_pool, v_pool = _random(2, 1 + rows * width, 2, PAGE, size, dtype=dtype)
+    return k_pool, v_pool, tables
+
+
+def _there(device: str, *tensors: Tensor) -> Any:
+    """Copies on the GPU, where each has an allocation of its own with padding behind it."""
+    return [tensor.to(device, copy=True) for tensor in tensors]
+
+
+def _same(got: Tensor, expected: Tensor) -> None:
+    close = 1e-4 if got.dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(got.cpu(), expected, rtol=close, atol=close)
+
+
 def write(device: str, heads: int = 3, size: int = 16, overrun: int = 0) -> None:
     """Keys and values of five tokens into three pages; heads times size is no power of two."""
     from nanoinfer.kernels import paged_attention as paged_kernels
 
     k, v = _random(2, 5, heads, size)
     slots = torch.tensor([0, 17, 31, 40, 3 * PAGE - 1 + overrun])  # the last slot, or past it
-    k_pool, v_pool = torch.zeros(3, heads, PAGE, size), torch.zeros(3, heads, PAGE, size)
-    # On the GPU each has an allocation of its own, with padding behind it.
-    k_there, v_there = k_pool.to(device, copy=True), v_pool.to(device, copy=True)
+    k_pool, v_pool = torch.zeros(2, 3, heads, PAGE, size)
+    k_there, v_there = _there(device, k_pool, v_pool)
     paged_kernels.write_pages(k.to(device), v.to(device), k_there, v_there, slots.to(device))
     if not overrun:
         paged_attention_torch.write_pages(k, v, k_pool, v_pool, slots)
@@ -53,20 +70,13 @@ def attend(device: str, splits: int, size: int = 64, dtype: torch.dtype = torch.
     """Rows of no token, of one, of a page and one more, and of several tiles."""
     from nanoinfer.kernels import paged_attention as paged_kernels
 
-    lengths, heads = [0, 1, PAGE + 1, 150], 2
-    width = -(-max(lengths) // PAGE)
-    pages = 1 + width * len(lengths)
-    tables = 1 + torch.randperm(pages - 1, generator=torch.Generator().manual_seed(0)).view(len(lengths), width).int()
-    k_pool, v_pool = _random(2, pages, heads, PAGE, size, dtype=dtype)
-    q, done = _random(len(lengths), heads, size, dtype=dtype), torch.zeros(len(lengths) * heads, dtype=torch.int32)
-    arguments = (q, k_pool, v_pool, tables, torch.tensor(lengths), done)
-    q_, k_, v_, tables_, lengths_, done_ = (t.to(device, copy=True) for t in arguments)
+    lengths = torch.tensor([0, 1, PAGE + 1, 150])
+    q, done = _random(4, 2, size, dtype=dtype), torch.zeros(8, dtype=torch.int32)
+    arguments = (q, *_pages(4, 150, size, dtype), lengths, done)
+    there: Any = (*_there(device, *arguments), splits)
     for _ in range(2):  # the counters must be ready for the next launch
-        got = paged_kernels.attend_pages(q_, k_, v_, tables_, lengths_, done_, splits)
-    close = 1e-4 if dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(
-        got.cpu(), paged_attention_torch.attend_pages(*arguments, splits), rtol=close, atol=close
-    )
+        got = paged_kernels.attend_pages(*there)
+    _same(got, paged_attention_torch.attend_pages(*arguments, splits))
 
 
 def ragged(device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = torch.float32) -> None:
@@ -75,33 +85,26 @@ def ragged(device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = t
 
     chunks = [Chunk(2, 149, [0]), Chunk(0, 0, [0] * prompt), Chunk(3, 2 * PAGE + 1, [0] * 17)]
     layout = Layout(rows=5, tokens=prompt + 25, longest=prompt, past=149)
-    packed, heads, width = Prefill(chunks).pack(layout, dummy=4), 2, -(-max(150, prompt) // PAGE)
-    tables = torch.randperm(4 * width, generator=torch.Generator().manual_seed(0)).view(4, width).int() + 1
+    packed = Prefill(chunks).pack(layout, dummy=4)
+    k_pool, v_pool, tables = _pages(4, max(150, prompt), size, dtype)
     tables = torch.cat([tables, torch.zeros_like(tables[:1])])  # the dummy row's: the null block
-    k_pool, v_pool = _random(2, 1 + 4 * width, heads, PAGE, size, dtype=dtype)
-    q, batch = _random(layout.tokens, heads, size, dtype=dtype), Prompts.of_packed(packed, layout)
+    q, batch = _random(layout.tokens, 2, size, dtype=dtype), Prompts.of_packed(packed, layout)
     there, work = Prompts.of_packed(packed.to(device), layout), ragged_kernels.work_list(batch).to(device)
-    q_, k_, v_, tables_ = (t.to(device, copy=True) for t in (q, k_pool, v_pool, tables))
-    got = ragged_kernels.attend_ragged(q_, k_, v_, tables_, there, work)
-    expected = ragged_attention_torch.attend_ragged(q, k_pool, v_pool, tables, batch, None)
-    close = 1e-4 if dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(got.cpu(), expected, rtol=close, atol=close)
+    given: Any = (*_there(device, q, k_pool, v_pool, tables), there, work)
+    got = ragged_kernels.attend_ragged(*given)
+    _same(got, ragged_attention_torch.attend_ragged(q, k_pool, v_pool, tables, batch, None))
 
 
 def fused(device: str, rows: int, width: int = 96) -> None:
     """One sublayer by the fused kernels and by plain operations; the width is no power of two."""
     from nanoinfer.kernels.fused import FusedOps
 
-    x, h = _random(2, rows, width)
-    into, out = _random(width, 4 * width), _random(4 * width, width)
-    biases, (weight, shift) = _random(4 * width), _random(2, width)
-    found = []
+    matrices = _random(width, 4 * width), _random(4 * width), _random(4 * width, width)
+    given, found = (*_random(2, rows, width), *matrices, *_random(2, width)), []
     for ops, place in ((FusedOps(), device), (TorchOps(), "cpu")):
-        x_, h_, into_, biases_, out_, weight_, shift_ = (
-            t.to(place, copy=True) for t in (x, h, into, biases, out, weight, shift)
-        )
-        update = ops.linear_update(ops.linear_gelu(h_, into_, biases_), out_, shift_)
-        found.append([t.cpu() for t in ops.add_norm(x_, update, weight_, shift_, 1e-5)])
+        x, h, into, biases, out, weight, shift = _there(place, *given)
+        update = ops.linear_update(ops.linear_gelu(h, into, biases), out, shift)
+        found.append([t.cpu() for t in ops.add_norm(x, update, weight, shift, 1e-5)])
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
 
 

@@ -1,4 +1,4 @@
-"""What drafts bring: acceptance forced by a seeded coin, over rows and drafts, beside plain decoding.
+"""Drafts of which a known share is right, against plain decoding: what a step of several tokens brings.
 
 Rows of equal length begin together. The drafts of a row are its own next tokens, known from a plain run, or a wrong one
 where the coin says so. In bfloat16 a verify step rounds differently from a plain one, and a row that chose another
@@ -8,21 +8,24 @@ no time; `same_share` says whether that was enough.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, cast
 
 import torch
+import typer
 
-from nanobench.core.machine import stamp
+from nanobench.core.machine import place, stamp
 from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.core.timing import by_turns
 from nanobench.micro.queue_load import ids, made, say
+from nanobench.options import Device, Models, NewTokens, Out, Repeats, Rows
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.speculate.coin import CoinDrafter
@@ -84,22 +87,26 @@ class Ran(NamedTuple):
 
 
 def measure(
-    device_name: str | None, path: Path, models: Sequence[str], rows: Sequence[int], alphas: Sequence[float],
-    drafts: Sequence[int], new_tokens: int, repeats: int,
-) -> SpeculationReport:  # fmt: skip
-    """Measure every case, and the adaptive choice among the largest number of drafts; write `path` after each model."""
-    device = choose_device(device_name)
-    dtype = choose_dtype(None, device)
-    known: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "new_tokens": new_tokens, **stamp(device)}
-    report = SpeculationReport(**known)
-    for name in models:
-        model = load_model(name, device, dtype, seed=0)
+    device: Device = None,
+    out: Out = Path("my-bench/speculation.json"),
+    model: Models = ["random:gpt2"],  # noqa: B006
+    rows: Rows = [1, 4, 16, 64],  # noqa: B006
+    alpha: Annotated[list[float], typer.Option(min=0, max=1, help="Chance of a right draft; repeatable.")] = [  # noqa: B006
+        0.6, 0.8, 0.9,
+    ],
+    drafts: Annotated[list[int], typer.Option(min=1, max=64, help="Of a row in a step; repeatable.")] = [2, 4, 8],  # noqa: B006
+    new_tokens: NewTokens = 256,
+    repeats: Repeats = 3,
+) -> None:  # fmt: skip
+    """Measure every case, and the adaptive choice among the largest number of drafts; write after each model."""
+    where, dtype = place(device)
+    report = SpeculationReport(new_tokens=new_tokens, **stamp(where, dtype))
+    for name in model:
+        weights = load_model(name, where, dtype, seed=0)
         with torch.inference_mode():
-            model.wte.weight.mul_(CLEAR)
-        cases = tuple(_cases(name, model, sorted(rows), alphas, drafts, new_tokens, repeats))
-        report = report.model_copy(update={"cases": report.cases + cases})
-        report.save(path)
-    return report
+            weights.wte.weight.mul_(CLEAR)
+        cases = tuple(_cases(name, weights, sorted(rows), alpha, drafts, new_tokens, repeats))
+        report = report.add(out, cases=report.cases + cases)
 
 
 def _cases(
@@ -123,24 +130,24 @@ def _arms(
     name: str, plain: LLM, drafted: LLM, rows: int, alphas: Sequence[float], new: int, repeats: int
 ) -> Iterator[Forced]:
     """Of one engine with drafts and one number of rows: plain, each alpha, and again. The first turn is not timed."""
-    draws, core = random.Random(SEED), cast(DraftEngine, drafted.core)
+    draws, core, config = random.Random(SEED), cast(DraftEngine, drafted.core), drafted.config
     prompts = [ids(draws, PROMPT, plain.model.config.vocab_size) for _ in range(rows)]
     params = [SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, seed=row) for row in range(rows)]
     texts = run(plain, prompts, params).texts
-    rates: dict[float | None, list[Ran]] = {alpha: [] for alpha in (None, *alphas)}
-    for turn in range(repeats + 1):
-        for alpha, runs in rates.items():
-            if alpha is not None:
-                cast(CoinDrafter, core.drafter).begin(dict(enumerate(texts)), alpha, turn)
-                core.adaptive = Pays() if drafted.config.adaptive_drafts else None  # another alpha's is wrong here
-            ran = run(plain if alpha is None else drafted, prompts, params)
-            if turn:
-                runs.append(ran)
+
+    def forced(alpha: float) -> Iterator[Ran]:
+        for turn in itertools.count():
+            cast(CoinDrafter, core.drafter).begin(dict(enumerate(texts)), alpha, turn)
+            core.adaptive = Pays() if config.adaptive_drafts else None  # another alpha's is wrong here
+            yield run(drafted, prompts, params)
+
+    arms: dict[float | None, Callable[[], Ran]] = {None: partial(run, plain, prompts, params)}
+    rates = by_turns(arms | {alpha: partial(next, forced(alpha)) for alpha in alphas}, repeats)
     for alpha in alphas:
         runs = rates[alpha]
         yield Forced(
-            model=name, rows=rows, alpha=alpha, draft_tokens=drafted.config.draft_tokens,
-            adaptive=drafted.config.adaptive_drafts, plain=Spread.of([ran.tokens_per_s for ran in rates[None]]),
+            model=name, rows=rows, alpha=alpha, draft_tokens=config.draft_tokens, adaptive=config.adaptive_drafts,
+            plain=Spread.of([ran.tokens_per_s for ran in rates[None]]),
             drafted=Spread.of([ran.tokens_per_s for ran in runs]),
             accepted_share=median(ran.accepted_share for ran in runs),
             tokens_a_step=median(ran.tokens_a_step for ran in runs),

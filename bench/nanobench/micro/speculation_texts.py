@@ -1,4 +1,4 @@
-"""What drafts bring for text that a model really writes, beside plain decoding, by the same requests.
+"""Drafts for what a model really writes, against plain decoding: stories, and text that repeats itself.
 
 Prompts are the model's own: an opening and what it sampled behind that, by a row's seed. Greedy text of a small model
 soon repeats itself; so where each row goes on behind its own greedy text, what comes now stands in the prompt already.
@@ -16,19 +16,21 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import torch
+import typer
 
-from nanobench.core.machine import stamp
+from nanobench.core.machine import place, stamp
 from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.core.timing import by_turns
 from nanobench.micro.queue_load import say
 from nanobench.micro.speculation import Ran, run, share_of_same
+from nanobench.options import Device, Models, NewTokens, Out, Repeats, Rows
 from nanobench.systems.base import Limits, Missing, System
 from nanobench.systems.transformers import Transformers
 from nanobench.systems.vllm import VLLM
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.speculate.engine import DraftEngine
@@ -71,13 +73,16 @@ class SpeculationTextsReport(ResultsFile):
     missing: tuple[str, ...] = ()  # peers that did not run, and why
 
 
+Runs = Callable[[list[list[int]], list[SamplingParams]], Ran]
+
+
 class Arm(NamedTuple):
     """A system with drafts, and without."""
 
     system: str
     drafts: str
-    plain: Callable[[list[list[int]], list[SamplingParams]], Ran]
-    drafted: Callable[[list[list[int]], list[SamplingParams]], Ran]
+    plain: Runs
+    drafted: Runs
     engine: DraftEngine | None = None  # ours
     peer: System | None = None  # with drafts; greedy alone
     most_rows: int | None = None
@@ -87,55 +92,55 @@ class Arm(NamedTuple):
 
 
 def measure(
-    device_name: str | None, path: Path, models: Sequence[str], rows: Sequence[int], drafters: Sequence[str],
-    draft_tokens: int, new_tokens: int, repeats: int, with_peers: bool = True,
-) -> SpeculationTextsReport:  # fmt: skip
-    """Measure every case; write `path` after each model. Rows bring fewer drafts, or none, where that is faster."""
-    device = choose_device(device_name)
-    dtype = choose_dtype(None, device)
-    known: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "new_tokens": new_tokens, **stamp(device)}
-    report = SpeculationTextsReport(**known)
-    for name in models:
-        model, missing = load_model(name, device, dtype, seed=0), list[str]()
+    device: Device = None,
+    out: Out = Path("my-bench/speculation-texts.json"),
+    model: Models = ["small"],  # noqa: B006
+    rows: Rows = [1, 4, 16, 64],  # noqa: B006
+    speculate: Annotated[list[str], typer.Option(help="Who drafts, as in `nanoinfer generate`; repeatable.")] = [  # noqa: B006
+        "lookup", "ngram",
+    ],
+    draft_tokens: Annotated[int, typer.Option(min=1, max=64, help="Of a row in a step at most.")] = 4,
+    new_tokens: NewTokens = 256,
+    repeats: Repeats = 5,
+    peers: Annotated[bool, typer.Option(help="transformers and vLLM too, where they are installed.")] = True,
+) -> None:  # fmt: skip
+    """Measure every case; write after each model. Rows bring fewer drafts, or none, where that is faster."""
+    where, dtype = place(device)
+    report = SpeculationTextsReport(new_tokens=new_tokens, **stamp(where, dtype))
+    for name in model:
+        weights, missing = load_model(name, where, dtype, seed=0), list[str]()
+        longest = (
+            SAMPLED + 2 * new_tokens + draft_tokens + 17
+        )  # an opening, what is sampled, what is greedy, what is new
+        limits = Limits(min(weights.config.n_positions, longest), max(rows))
         with ExitStack() as stack:
-            plain, arms = _ours(stack, model, max(rows), drafters, draft_tokens, new_tokens)
-            if with_peers:
-                arms += _peers(model, max(rows), draft_tokens, new_tokens, missing)
+            plain, arms = _ours(stack, weights, limits, speculate, draft_tokens)
+            if peers:
+                arms += _peers(weights, limits, draft_tokens, missing)
             cases = tuple(_cases(name, plain, arms, sorted(rows), draft_tokens, new_tokens, repeats))
-        report = report.model_copy(update={"cases": report.cases + cases, "missing": tuple(missing)})
-        report.save(path)
-    return report
+        report = report.add(out, cases=report.cases + cases, missing=tuple(missing))
 
 
 def _ours(
-    stack: ExitStack, model: GPT2, rows: int, drafters: Sequence[str], most: int, new: int
-) -> tuple[LLM, list[Arm]]:
+    stack: ExitStack, model: GPT2, limits: Limits, drafters: Sequence[str], most: int
+) -> tuple[LLM, list[Arm]]:  # fmt: skip
     """The plain engine, and an arm for each drafter."""
-
-    def made(**settings: Any) -> LLM:
-        limits, threads = _limits(model, rows, most, new), torch.get_num_threads()  # as many as peers have
-        llm = stack.enter_context(
-            LLM(model, max_batch=limits.max_batch, max_len=limits.max_len, threads=threads, **settings)
-        )
+    llms = []
+    drafting: list[dict[str, Any]] = [{"speculate": drafter, "draft_tokens": most} for drafter in drafters]
+    for settings in ({}, *drafting):
+        sizes: dict[str, Any] = {"max_batch": limits.max_batch, "max_len": limits.max_len}
+        llm = LLM(model, threads=torch.get_num_threads(), **sizes, **settings)  # as many threads as peers have
+        llms.append(stack.enter_context(llm))
         llm.warm_up()
-        return llm
-
-    plain, arms = made(), []
-    for drafter in drafters:
-        llm = made(speculate=drafter, draft_tokens=most)
-        engine = cast(DraftEngine, llm.core)
-        arms.append(Arm("nanoinfer", drafter, partial(run, plain), partial(run, llm), engine))
-    return plain, arms
+    plain, *drafted = llms
+    return plain, [
+        Arm("nanoinfer", drafter, partial(run, plain), partial(run, llm), cast(DraftEngine, llm.core))
+        for drafter, llm in zip(drafters, drafted, strict=True)
+    ]
 
 
-def _limits(model: GPT2, rows: int, most: int, new: int) -> Limits:
-    """Of the longest text: an opening, what is sampled, what is greedy, what is new."""
-    return Limits(min(model.config.n_positions, SAMPLED + 2 * new + most + 17), rows)
-
-
-def _peers(model: GPT2, rows: int, most: int, new: int, missing: list[str]) -> list[Arm]:
+def _peers(model: GPT2, limits: Limits, most: int, missing: list[str]) -> list[Arm]:
     """Those that are installed here; of the others, why they are not measured goes to `missing`."""
-    limits = _limits(model, rows, most, new)
     config = {"method": "ngram", "num_speculative_tokens": most, "prompt_lookup_max": NGRAM, "prompt_lookup_min": 1}
 
     def transformers() -> tuple[System, System]:
@@ -173,44 +178,36 @@ def _cases(
     name: str, plain: LLM, arms: Sequence[Arm], rows: Sequence[int], most: int, new: int, repeats: int
 ) -> Iterator[Drafted]:
     """Every text and temperature, at every number of rows."""
-    opening = plain.tokenizer.encode(OPENING)
-    sampled = [SamplingParams(temperature=TEMPERATURE, max_tokens=SAMPLED, ignore_eos=True, seed=row)
-               for row in range(rows[-1])]  # fmt: skip
-    stories = _longer(plain, [opening] * rows[-1], sampled)
-    greedy = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
-    texts = {"story": stories, "repeating": _longer(plain, stories, [greedy] * len(stories))}
+
+    def params_of(temperature: float, tokens: int, count: int) -> list[SamplingParams]:
+        settings: dict[str, Any] = {"temperature": temperature, "max_tokens": tokens, "ignore_eos": True}
+        return [SamplingParams(seed=row, **settings) for row in range(count)]
+
+    def longer(prompts: list[list[int]], temperature: float, tokens: int) -> list[list[int]]:
+        """The prompts with what the model writes behind them."""
+        texts = run(plain, prompts, params_of(temperature, tokens, len(prompts))).texts
+        return [[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]
+
+    stories = longer([plain.tokenizer.encode(OPENING)] * rows[-1], TEMPERATURE, SAMPLED)
+    texts = {"story": stories, "repeating": longer(stories, 0.0, new)}
     for (text, prompts), temperature, count in itertools.product(texts.items(), (0.0, TEMPERATURE), rows):
-        params = [SamplingParams(temperature=temperature, max_tokens=new, ignore_eos=True, seed=row)
-                  for row in range(count)]  # fmt: skip
+        asked = prompts[:count], params_of(temperature, new, count)
         for arm in [arm for arm in arms if arm.enters(temperature, count)]:
-            without, drafted = _turns(arm, prompts[:count], params, repeats)
+            if arm.engine:
+                arm.engine.adaptive = Pays()  # another text's is wrong here
+            runs = by_turns({"plain": partial(arm.plain, *asked), "drafted": partial(arm.drafted, *asked)}, repeats)
             steps = arm.peer and 1 + len(arm.peer.step_times(torch.tensor(prompts[:count]), new))
+            both = zip(runs["plain"], runs["drafted"], strict=True)
             case = Drafted(
                 model=name, system=arm.system, drafts=arm.drafts, draft_tokens=most, text=cast(Any, text),
-                temperature=temperature, rows=count, plain=Spread.of([ran.tokens_per_s for ran in without]),
-                drafted=Spread.of([ran.tokens_per_s for ran in drafted]),
-                accepted_share=median(ran.accepted_share for ran in drafted) if arm.engine else None,
-                tokens_a_step=new / steps if steps else median(ran.tokens_a_step for ran in drafted),
-                same_share=median(share_of_same(a.texts, b.texts) for a, b in zip(without, drafted, strict=True)),
+                temperature=temperature, rows=count,
+                **{which: Spread.of([ran.tokens_per_s for ran in each]) for which, each in runs.items()},
+                accepted_share=median(ran.accepted_share for ran in runs["drafted"]) if arm.engine else None,
+                tokens_a_step=new / steps if steps else median(ran.tokens_a_step for ran in runs["drafted"]),
+                same_share=median(share_of_same(a.texts, b.texts) for a, b in both),
             )  # fmt: skip
             say(line(case))
             yield case
-
-
-def _turns(
-    arm: Arm, prompts: list[list[int]], params: list[SamplingParams], repeats: int
-) -> tuple[tuple[Ran, ...], tuple[Ran, ...]]:
-    """Its runs without drafts and with them, so that each comes behind the other. The first turn is not timed."""
-    if arm.engine:
-        arm.engine.adaptive = Pays()  # another text's is wrong here
-    pairs = [(arm.plain(prompts, params), arm.drafted(prompts, params)) for _ in range(repeats + 1)]
-    without, drafted = zip(*pairs[1:], strict=True)
-    return without, drafted
-
-
-def _longer(llm: LLM, prompts: Sequence[list[int]], params: list[SamplingParams]) -> list[list[int]]:
-    """The prompts with what the model writes behind them."""
-    return [[*prompt, *text] for prompt, text in zip(prompts, run(llm, prompts, params).texts, strict=True)]
 
 
 def line(case: Drafted) -> str:

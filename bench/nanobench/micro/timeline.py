@@ -1,4 +1,4 @@
-"""One decode step of each engine as a time line: what the host calls, and what the GPU runs.
+"""One decode step of each engine, by torch's profiler: the host's operators and launches, the GPU's kernels.
 
 torch.profiler records every operator, launch and kernel, and slows the host down; so the same steps are also timed
 without it, and both times are in the record.
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
+from collections.abc import Generator
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+import typer
 
-from nanobench.core.machine import stamp
+from nanobench.core.machine import place, stamp
 from nanobench.core.records import Record, ResultsFile
-from nanoinfer import LLM, SamplingParams
+from nanobench.core.timing import seconds
+from nanobench.micro.queue_load import greedy
+from nanobench.options import Device, Model, Out
+from nanoinfer import LLM
 from nanoinfer.config import ENGINES
-from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 
@@ -56,6 +60,10 @@ class StepTimeline(Record):
     host: tuple[HostEvent, ...]
     kernels: tuple[Kernel, ...]  # empty on a CPU
 
+    def count(self, kind: HostKind) -> int:
+        """Host events of one kind."""
+        return sum(event.kind == kind for event in self.host)
+
     @property
     def busy(self) -> float:
         """Share of the step in which the GPU runs something: the union of its kernels' times."""
@@ -70,6 +78,8 @@ class StepTimeline(Record):
 class Timeline(ResultsFile):
     """One run of `python -m bench timeline`."""
 
+    JSON: ClassVar = {"indent": None}  # thousands of events
+
     kind: Literal["timeline"] = "timeline"
     dtype: str
     seed: int
@@ -79,25 +89,31 @@ class Timeline(ResultsFile):
     steps: tuple[StepTimeline, ...]
 
 
-def measure(device_name: str | None, path: Path, model: str, batch: int, context: int, engines: list[str]) -> Timeline:
-    """Profile some decode steps of each engine and write one of each to `path`."""
-    device = choose_device(device_name)
-    dtype = choose_dtype(None, device)
-    weights = load_model(model, device, dtype, seed=0)
-    if device.type == "cpu":
+def measure(
+    out: Out = Path("my-bench/timeline.json"),
+    device: Device = None,
+    model: Model = "random:gpt2",
+    batch: Annotated[int, typer.Option(min=1)] = 1,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of each row before the steps.")] = 128,
+    engines: Annotated[str | None, typer.Option(help="Comma-separated; by default all of ours.")] = None,
+) -> Timeline:
+    """Profile some decode steps of each engine and write one of each. ValueError for an engine that is none."""
+    chosen = engines.split(",") if engines else list(ENGINES)
+    for name in chosen:
+        if name not in ENGINES:
+            raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {name!r}")
+    where, dtype = place(device)
+    weights, steps = load_model(model, where, dtype, seed=0), []
+    if where.type == "cpu":
         print("no GPU: the time line has the host's operators, and no kernels below them")
-    steps = []
-    for engine in engines:
-        step = _of_engine(weights, engine, batch, context)
-        launches = sum(event.kind == "launch" for event in step.host)
-        kernels = f", {launches} launches, {len(step.kernels)} kernels" if device.type == "cuda" else ""
+    for engine in chosen:
+        steps.append(step := _of_engine(weights, engine, batch, context))
+        kernels = f", {step.count('launch')} launches, {len(step.kernels)} kernels" if where.type == "cuda" else ""
         print(f"{engine:12} {step.duration_us:8.0f} us profiled, {step.unprofiled_us:8.0f} us alone{kernels}")
-        steps.append(step)
     record = Timeline(
-        dtype=str(dtype).removeprefix("torch."), seed=0, model=model, batch=batch, context=context, steps=tuple(steps),
-        **stamp(device),
+        seed=0, model=model, batch=batch, context=context, steps=tuple(steps), **stamp(where, dtype)
     )  # fmt: skip
-    record.save(path, indent=None)
+    record.save(out)
     return record
 
 
@@ -114,30 +130,30 @@ def _of_engine(model: GPT2, engine: str, batch: int, context: int) -> StepTimeli
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(0, model.config.vocab_size, (batch, context), generator=generator).tolist()
     prefills = -(-batch * context // llm.max_batched_tokens)  # while which the first rows may go on
-    params = SamplingParams(temperature=0, max_tokens=prefills + WARM_UP + STEPS + AHEAD, ignore_eos=True)
+    params = greedy(prefills + WARM_UP + STEPS + AHEAD)
 
-    times: list[float] = []
     with_gpu = [ProfilerActivity.CUDA] if model.device.type == "cuda" else []
-    for generation in ("warm-up", "timed", "profiled"):
-        steps = llm.core.generate(llm.requests(prompts, params))
-        next(rows for rows in steps if len(rows) == batch)
+
+    def steps() -> Generator[object]:
+        """A generation, once all rows decode."""
+        running = llm.core.generate(llm.requests(prompts, params))
+        next(rows for rows in running if len(rows) == batch)
         for _ in range(WARM_UP):
-            next(steps)
-        if generation != "profiled":
-            times = []
-            for _ in range(STEPS):
-                start = time.perf_counter()
-                next(steps)
-                times.append(time.perf_counter() - start)
-            steps.close()
-            continue
-        with profile(activities=[ProfilerActivity.CPU, *with_gpu]) as profiler:
-            for _ in range(STEPS):
-                with record_function(MARK):
-                    next(steps)
-            if with_gpu:
-                torch.cuda.synchronize()
-        steps.close()
+            next(running)
+        return running
+
+    for _ in range(2):  # the first warms up
+        running = steps()
+        times = [seconds(partial(next, running), torch.device("cpu")) for _ in range(STEPS)]  # nothing is waited for
+        running.close()
+    running = steps()
+    with profile(activities=[ProfilerActivity.CPU, *with_gpu]) as profiler:
+        for _ in range(STEPS):
+            with record_function(MARK):
+                next(running)
+        if with_gpu:
+            torch.cuda.synchronize()
+    running.close()
     return pick(engine, list(profiler.events() or ()), 1e6 * statistics.median(times))
 
 
@@ -181,12 +197,3 @@ def _kind(event: Any) -> HostKind | None:
         return "launch" if any(word in event.name for word in ("Launch", "Memcpy", "Memset")) else None
     parent = event.cpu_parent
     return "operator" if parent is None or parent.name == MARK else None
-
-
-def engines_named(names: str | None) -> list[str]:
-    """The engines in a comma-separated list; every engine of ours for None. ValueError for another name."""
-    chosen = names.split(",") if names else list(ENGINES)
-    for name in chosen:
-        if name not in ENGINES:
-            raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {name!r}")
-    return chosen

@@ -1,4 +1,4 @@
-"""Two checkouts by turns: whether a change has made the engine slower, in one run on one machine.
+"""Two checkouts by turns: how fast generation is after a change, over what it was.
 
 Each checkout runs in a process of its own, `turns_worker.py`, which reads a case a line and answers with tokens a
 second. The two take turns, and each turn gives one ratio, so that a slow minute of the machine slows both.
@@ -12,10 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Annotated, Literal
+
+import typer
 
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile
+from nanobench.options import Out
 from nanoinfer.devices import choose_device
 
 WORKER = Path(__file__).with_name("turns_worker.py")
@@ -60,19 +63,24 @@ class Checkout:
         return float(answer)
 
 
-def measure(before: Path, after: Path, cases: list[str], turns: int, out: Path) -> None:
+def measure(
+    before: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A checkout, as it was.")],
+    after: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A checkout with the change.")],
+    case: Annotated[list[str], typer.Option(help="MODEL:ENGINE:BATCH; 1000 are mixed requests; repeatable.")],
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each checkout.")] = 5,
+    out: Out = Path("my-bench/turns.json"),
+) -> None:
     """Print and save, for each case, both medians and the median of the turns' ratios, after over before."""
-    pair = Checkout(before), Checkout(after)
-    rows = []
-    for case in cases:
+    pair, rows = (Checkout(before), Checkout(after)), []
+    for each in case:
         for checkout in pair:
-            checkout.tokens_per_s(case)  # not counted: it compiles and captures
+            checkout.tokens_per_s(each)  # not counted: it compiles and captures
         found: list[tuple[float, float]] = []
-        for turn in range(turns):
-            one, other = (each.tokens_per_s(case) for each in (pair if turn % 2 else pair[::-1]))
+        for turn in range(repeats):
+            one, other = (checkout.tokens_per_s(each) for checkout in (pair if turn % 2 else pair[::-1]))
             found.append((one, other) if turn % 2 else (other, one))
         ratios = sorted(new / old for old, new in found)
         old, new = (median(column) for column in zip(*found, strict=True))
-        print(f"{case:24} {old:10,.0f} {new:10,.0f} tok/s   {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")
-        rows.append(Turned(case=case, before=old, after=new, ratios=ratios))
-    TurnsReport(turns=turns, rows=rows, **stamp(choose_device(None))).save(out)
+        print(f"{each:24} {old:10,.0f} {new:10,.0f} tok/s   {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")
+        rows.append(Turned(case=each, before=old, after=new, ratios=ratios))
+    TurnsReport(turns=repeats, rows=rows, **stamp(choose_device(None))).save(out)

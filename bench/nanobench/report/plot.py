@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from nanobench.core.presets import PRESETS
 from nanobench.core.records import RESULTS, Case, Report
@@ -16,34 +16,22 @@ from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.micro.timeline import Timeline
+from nanobench.report.figures.attention import kernels, masks, reads
 from nanobench.report.figures.bandwidth import bandwidth_share
 from nanobench.report.figures.latency import context, itl
 from nanobench.report.figures.load import load as rates
-from nanobench.report.figures.masks import masks, reads
-from nanobench.report.figures.paged_kernel import kernels
 from nanobench.report.figures.prefill import prefill
-from nanobench.report.figures.step_breakdown import step_breakdown
 from nanobench.report.figures.style import Drawing, write
 from nanobench.report.figures.throughput import throughput
-from nanobench.report.figures.timeline import steps
+from nanobench.report.figures.timeline import step_breakdown, steps
+from nanobench.report.schemas import load
 from nanobench.report.values import engines_of, models_of, prompts_of, stem_of
 from nanoinfer.config import ENGINES, RECIPES
 
-KINDS = (Report, Timeline, KernelReport, AttentionReport, GraphsReport, LoadReport)
-Held = Report | Timeline | KernelReport | AttentionReport | GraphsReport | LoadReport
 BOOK = Path("figures/bench")  # where the book's figures of measurements are
-
-
-def load(path: Path) -> Held | None:
-    """What a results file holds; None where nothing of it is drawn. ValueError for no such file."""
-    if not path.is_file():
-        raise ValueError(f"no results file {path}")
-    for kind in KINDS:
-        try:
-            return kind.model_validate_json(path.read_bytes())  # type: ignore[attr-defined, no-any-return]
-        except ValidationError:
-            continue
-    return None
+DRAWN: dict[Any, tuple[Callable[[Any, str], Drawing | None], ...]] = {  # what knows no engines
+    KernelReport: (kernels,), GraphsReport: (prefill,), LoadReport: (rates,), AttentionReport: (masks, reads),
+}  # fmt: skip
 
 
 def drawings(path: Path, newest: str | None = None) -> list[Drawing]:
@@ -56,26 +44,14 @@ def drawings(path: Path, newest: str | None = None) -> list[Drawing]:
     name = f"{path.stem}-{newest}" if newest else path.stem
     if isinstance(found, Report):
         return _of_report(found, name, newest)
-    if isinstance(found, Timeline):
-        known = [step for step in found.steps if _shown(step.engine, newest, found.machine.kind)]
-        if not known or (newest and newest not in [step.engine for step in known]):
-            return []
-        notes = _left_out([step.engine for step in found.steps], newest, found.machine.kind)
-        whole = steps(found.model_copy(update={"steps": tuple(known)}), name)
-        split = step_breakdown(found, name) if newest is None else None
-        return [replace(drawing, notes=(*drawing.notes, *notes)) for drawing in (whole, split) if drawing is not None]
-    if newest:
-        return []  # what follows knows no engines
-    made: list[Drawing | None] = []
-    if isinstance(found, KernelReport):
-        made = [kernels(found, name)]
-    elif isinstance(found, GraphsReport):
-        made = [prefill(found, name)]
-    elif isinstance(found, LoadReport):
-        made = [rates(found, name)]
-    elif isinstance(found, AttentionReport):
-        made = [masks(found, name), reads(found, name)]
-    return [drawing for drawing in made if drawing is not None]
+    if not isinstance(found, Timeline):
+        return _noted([draw(found, name) for draw in DRAWN.get(type(found), ()) if not newest])
+    engines, kind = [step.engine for step in found.steps], found.machine.kind
+    known = tuple(step for step in found.steps if _shown(step.engine, newest, kind))
+    if not known or (newest and newest not in engines):
+        return []
+    made = [steps(found.model_copy(update={"steps": known}), name), None if newest else step_breakdown(found, name)]
+    return _noted(made, _left_out(engines, newest, kind))
 
 
 def _of_report(found: Report, name: str, newest: str | None, mine: Report | None = None) -> list[Drawing]:
@@ -85,25 +61,19 @@ def _of_report(found: Report, name: str, newest: str | None, mine: Report | None
     results = tuple(r for r in found.results if _shown(r.case.engine, newest, kind))
     if newest and not any(r.status == "ok" and r.case.engine == newest for r in results):
         return []
-    found = found.model_copy(update={"results": results})
-    made: list[Drawing | None] = []
+    found, made = found.model_copy(update={"results": results}), list[Drawing | None]()
     for model in models_of(found):
-        stem = stem_of(name, found, model)
-        measured = [r for r in found.find(model=model) if r.status == "ok"]
-        if not measured:
-            continue  # nothing to draw: every case of the model is over budget, failed or missing
-        single = len(prompts_of(measured)) == 1
+        what = found, stem_of(name, found, model), model, newest
+        lengths = prompts_of(r for r in found.find(model=model) if r.status == "ok")  # none: nothing is measured
         if mine is not None:
-            made += [throughput(found, stem, model, newest, mine)] if single and mine.find(model=model) else []
-            continue
-        if not single:
-            made.append(context(found, stem, model, newest))
-            continue
-        made += [
-            throughput(found, stem, model, newest),
-            bandwidth_share(found, stem, model, newest),
-            itl(found, stem, model, newest),
-        ]
+            made += [throughput(*what, mine)] if len(lengths) == 1 and mine.find(model=model) else []
+        elif lengths:
+            made += [draw(*what) for draw in ((context,) if len(lengths) > 1 else (throughput, bandwidth_share, itl))]
+    return _noted(made, notes)
+
+
+def _noted(made: Sequence[Drawing | None], notes: tuple[str, ...] = ()) -> list[Drawing]:
+    """Those that there are, with further notes."""
     return [replace(drawing, notes=(*drawing.notes, *notes)) for drawing in made if drawing is not None]
 
 
@@ -121,20 +91,21 @@ def plot(
     if newest is not None and newest not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {newest!r}")
     if mine is not None:
-        made, remark = own(mine, results or published(RESULTS), newest)
+        drawn, remark = own(mine, results or published(RESULTS), newest)
         if remark:
             say(remark)
-        return [file for drawing in made for file in write(drawing, out or mine.parent / "figures")]
-    written: list[Path] = []
-    for path in results:
-        folder = out or (BOOK if path.resolve().parent == RESULTS else path.parent / "figures")
-        written += [file for drawing in _some(path, newest) for file in write(drawing, folder)]
+        return [file for drawing in drawn for file in write(drawing, out or mine.parent / "figures")]
+    made = [(drawing, out or _beside(path)) for path in results for drawing in _some(path, newest)]
     if not results:
         shown = {page.stem for page in (out or BOOK).glob("*.md")}  # all, in a folder without figures
         engines = (None, *ENGINES) if shown and newest is None else (newest,)
-        made = [drawing for drawing in book_drawings(RESULTS, engines) if not shown or drawing.name in shown]
-        written += [file for drawing in made for file in write(drawing, out or BOOK)]
-    return written
+        known = book_drawings(RESULTS, engines)
+        made = [(drawing, out or BOOK) for drawing in known if not shown or drawing.name in shown]
+    return [file for drawing, folder in made for file in write(drawing, folder)]
+
+
+def _beside(path: Path) -> Path:
+    return BOOK if path.resolve().parent == RESULTS else path.parent / "figures"
 
 
 def own(path: Path, others: Sequence[Path], newest: str | None = None) -> tuple[list[Drawing], str]:
@@ -157,12 +128,9 @@ def own(path: Path, others: Sequence[Path], newest: str | None = None) -> tuple[
     cases = {name: set(preset.cases()) for name, preset in PRESETS.items() if len(preset.prompt_tokens) == 1}
     plain = [(name, r) for name, r in reports.items() if {c.case for c in r.results} <= cases.get(r.preset, set())]
     if plain:
-        like = mine.machine.kind, models_of(mine)
-
-        def fit(one: tuple[str, Report]) -> tuple[bool, bool, int]:
-            return one[1].machine.kind == like[0], models_of(one[1]) == like[1], len(one[1].results)
-
-        name, best = max(plain, key=fit)
+        kind, models = mine.machine.kind, models_of(mine)
+        fits = [(r.machine.kind == kind, models_of(r) == models, len(r.results)) for _, r in plain]
+        name, best = plain[fits.index(max(fits))]
         remark += f". `python -m bench run --preset {best.preset}` makes some that can be laid over {name}"
     return made, remark
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
-from nanobench.core.records import Record, Report
+from nanobench.core.records import Report, Saved
 from nanobench.load.records import LoadReport
 from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
@@ -24,14 +25,24 @@ from nanobench.micro.speculation_texts import SpeculationTextsReport
 from nanobench.micro.timeline import Timeline
 from nanobench.micro.turns import TurnsReport
 
-KINDS: dict[str, type[Record]] = {
-    "report": Report, "timeline": Timeline, "kernels": KernelReport, "attention": AttentionReport,
-    "memory": KVUsageReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
-    "graphs": GraphsReport, "sampling": SamplingReport, "ragged": RaggedReport,
-    "queue": QueueReport, "load": LoadReport, "speculation": SpeculationReport, "ranks": RanksReport,
-    "replicas": ReplicasReport, "speculation-texts": SpeculationTextsReport, "one-kernel": OneKernelReport,
-    "turns": TurnsReport,
+KINDS: dict[str, type[Saved]] = {"report": Report} | {
+    kind.model_fields["kind"].default: kind
+    for kind in (
+        AttentionReport, GraphsReport, KVUsageReport, KernelReport, LoadReport, OneKernelReport, QueueReport,
+        RaggedReport, RanksReport, RecompileReport, ReplicasReport, SamplingReport, SanitizeReport, SpeculationReport,
+        SpeculationTextsReport, Timeline, TurnsReport,
+    )
 }  # fmt: skip
+
+
+def load(path: Path) -> Saved | None:
+    """What a results file holds; None where it is of no known kind. ValueError for no such file."""
+    if not path.is_file():
+        raise ValueError(f"no results file {path}")
+    content = path.read_bytes()
+    with suppress(ValueError, AttributeError, KeyError):
+        return KINDS[json.loads(content).get("kind", "report")].model_validate_json(content)
+    return None
 
 
 def schemas() -> dict[str, str]:

@@ -9,7 +9,6 @@ from nanobench.systems import OTHERS
 from nanoinfer.config import ENGINES, RECIPES
 
 SHORT = {
-    "transformers": "transformers",
     "transformers-nocache": "transformers, no cache",
     "transformers-static-compile": "transformers, static + compile",
     "dense-graph-unfused": "dense-graph, not fused",
@@ -142,18 +141,17 @@ def significant(value: float, digits: int = 3) -> str:
 
 def seconds(value: float) -> str:
     """A duration in s, ms or µs."""
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= scale:
-            return f"{significant(value / scale)} {unit}"
-    return f"{significant(value * 1e6)} µs"
+    return _in_units(value, {"s": 1.0, "ms": 1e-3}) or f"{significant(value * 1e6)} µs"
 
 
 def size(value: float) -> str:
     """Bytes in decimal units."""
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if abs(value) >= scale:
-            return f"{significant(value / scale)} {unit}"
-    return f"{value:.0f} B"
+    return _in_units(value, {"GB": 1e9, "MB": 1e6, "kB": 1e3}) or f"{value:.0f} B"
+
+
+def _in_units(value: float, units: dict[str, float]) -> str:
+    """In the first unit that is no larger than the value; empty where all are."""
+    return next((f"{significant(value / scale)} {unit}" for unit, scale in units.items() if abs(value) >= scale), "")
 
 
 def rate(value: float) -> str:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from nanobench.systems.base import Limits, System
-from nanobench.systems.fixed import FixedDense
-from nanobench.systems.ours import Ours
+from nanobench.systems.ours import FixedDense, Ours
 from nanobench.systems.transformers import OPTIONS, Transformers
 from nanobench.systems.vllm import VLLM
 from nanoinfer.config import ENGINES

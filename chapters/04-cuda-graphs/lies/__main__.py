@@ -10,15 +10,12 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT))
+import torch
 
-import torch  # noqa: E402
+from nanobench.core.machine import stamp
+from nanocourse.exercises.chapters import run_folder
 
-from nanocourse.exercises.chapters import run_folder  # noqa: E402
-
-lies = run_folder(Path(__file__).resolve().parent)
-catalogue, running = lies("catalogue"), lies("running")
+running = run_folder(Path(__file__).resolve().parent)("running")
 
 
 def main() -> int:
@@ -31,8 +28,8 @@ def main() -> int:
     parser.add_argument("--one", help=argparse.SUPPRESS)  # by this program itself, for a process of its own
     asked = parser.parse_args()
     if asked.list:
-        print(f"{running.STORY:12}     the opening, with the model that ships")
-        for lie in catalogue.LIES.values():
+        print(f"{'story':17}the opening, with the model that ships")
+        for lie in running.catalogue.LIES.values():
             print(f"{lie.name:12}{lie.entry:5}{', '.join(lie.threads)}")
         return 0
     if asked.device == "cuda" and not torch.cuda.is_available():
@@ -44,24 +41,23 @@ def main() -> int:
         for part, value in running.tell(asked.one, asked.device):
             print(json.dumps({"part": part, "value": value}), flush=True)
         os._exit(0)  # a capture that has failed may not let the process end
-    told = running.run(asked.names or known, asked.device, lambda one: show(one, asked.device))
+    told = running.run(asked.names or known, asked.device, show)
     if asked.json:
-        lies("report").save(told, asked.device, asked.json)
-    odd = [one.name for one in told if not one.expected(asked.device)]
+        lines = [one.model_copy(update={"error": one.error.rpartition("\n")[2]}) for one in told]
+        running.LiesReport(told=lines, **stamp(torch.device(asked.device))).save(asked.json)
+    odd = [one.name for one in told if not one.as_expected]
     print(f"{len(told) - len(odd)} of {len(told)} as expected" + (f"; not so: {', '.join(odd)}" if odd else ""))
     return 1 if odd else 0
 
 
-def show(told: Any, device: str) -> None:
+def show(told: Any) -> None:
     """Print one lie with its outputs."""
-    lie = catalogue.LIES.get(told.name)
-    print(f"{told.name}  {lie.entry}  {', '.join(lie.threads)}".rstrip() if lie else told.name)
-    print(f"  {told.verdict}{'' if told.expected(device) else ', UNEXPECTED'}")
-    for side, lines in told.sides.items():
-        cost = told.costs.get(side)
-        costs = [] if cost is None else [f"{cost * 1e6:.1f} µs" if device == "cuda" else f"{cost:.0f} operations"]
-        for at, line in enumerate([*map(running.quoted, lines), *costs]):
-            print(textwrap.fill(line, 110, initial_indent=f"  {side if at == 0 else '':7}", subsequent_indent=" " * 9))
+    lie = running.LIES[told.name]
+    print(f"{told.name}  {lie.entry}  {', '.join(lie.threads)}".rstrip())
+    print(f"  {told.verdict}{'' if told.as_expected else ', UNEXPECTED'}")
+    for side in told.sides:
+        for at, line in enumerate(told.shown(side)):
+            print(textwrap.fill(line, 110, initial_indent=f"  {'' if at else side:7}", subsequent_indent=" " * 9))
     if told.error:
         print(textwrap.indent(told.error, "    | "))
     sys.stdout.flush()

@@ -2,73 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import coverage, escaped, faithful, frozen, library, moved, padding
-from .toy import Recorder, Toy
+from . import alone, coverage, frozen, moved, padding
+from .frozen import Scene
+from .recorders import Recorder
+from .toy import Toy
 
 APART = "the stand-in keeps all memory alive and apart"
-ALIVE = "the old memory is kept alive here; in the wild it was freed, and a replay found there whatever came next"
+ALIVE = "the old memory is kept alive here; in the wild it was freed, and a replay found whatever was there by then"
 
 
 @dataclass(frozen=True)
 class Lie:
     """One defect.
 
-    entry, threads: in defects.md. liar, right: engines, with the scene that tells them apart; or one class that has
+    entry, threads: in defects.md. wrong, right: engines, with the scene that tells them apart; or one class that has
     both, without a scene. shown: whether the stand-in shows it. gpu: whether it needs a GPU to be run at all.
-    certain: whether every GPU shows it. differs: what is otherwise in a real graph.
+    certain: whether every GPU shows it. timed: on which devices the cost of a replay is told, too. differs: what is
+    otherwise in a real graph.
     """
 
     name: str
     entry: str
     threads: tuple[str, ...]
-    liar: type[Any]
-    scene: Callable[..., list[str]] | None = None
+    wrong: type[Any]
+    scene: Scene | None = None
     right: type[Toy] = Toy
     shown: bool = True
     gpu: bool = False
     certain: bool = True
-    costs: bool = False  # the output is right: what differs is the cost of a replay
+    timed: tuple[str, ...] = ()
     differs: str = ""
 
     def run(self, side: str, recorder: Recorder, device: str) -> tuple[list[str], Any]:
-        """What the side "truth", "right" or "wrong" puts out, and what it replayed last; an error is its first line."""
-        holder: list[Any] = []
+        """What the side "truth", "right" or "wrong" puts out, and what put it out; an error is its first line."""
+        made: Any = None
         try:
             if self.scene is None:
-                holder.append(self.liar(device))
-                lines = holder[0].truth() if side == "truth" else getattr(holder[0], side)(recorder)
-            else:
-                kind = self.liar if side == "wrong" else self.right
-                recording = None if side == "truth" else recorder
+                made = self.wrong(device)
+                return made.truth() if side == "truth" else made.replayed(recorder, getattr(made, side)), made
 
-                def make(**options: Any) -> Toy:
-                    holder.append(kind(recording, device=device, **options))
-                    return holder[-1]
+            def make(**options: Any) -> Toy:
+                nonlocal made
+                kind = self.wrong if side == "wrong" else self.right
+                made = kind(None if side == "truth" else recorder, device=device, **options)
+                return made
 
-                lines = self.scene(make)
+            return self.scene(make), made
         except Exception as error:  # a lie may end in any
-            first = (str(error).splitlines() or [""])[0]
-            lines = [f"{type(error).__name__}: {first}".rstrip(": ")]
-        return lines, last_graph(holder[-1])
+            return [first_line(error)], made
 
 
-def last_graph(done: Any) -> Any:
-    """The graph that an engine or a class without one has replayed last; None if there is none."""
-    if isinstance(done, Toy):
-        return next(reversed(done.graphs.values()))[0] if done.graphs else None
-    return getattr(done, "graph", None)
+def first_line(error: Exception) -> str:
+    """An error's kind and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(": ")
 
 
 LIES = {
     lie.name: lie
     for lie in (
-        Lie("escapes", "G17", ("SageAttention#371", "punica#33", "mirage#207"), escaped.Escapes, escaped.another_input,
+        Lie("escapes", "G17", ("SageAttention#371", "punica#33", "mirage#207"), frozen.Escapes, frozen.another_input,
             differs="the stand-in imitates it where the step says so; a real kernel says nothing, and during a "
-            "capture it reads what nobody has computed"),
+            "capture it reads memory that was never computed"),
         Lie("position", "G12", ("pytorch#114844",), frozen.PositionBaked, frozen.several_steps),
         Lie("key", "G05", ("transformers#45323", "ik_llama.cpp#2096"), frozen.KeyLacksLength,
             frozen.captured_short_replayed_long),
@@ -96,13 +93,13 @@ LIES = {
         Lie("evicted", "", (), coverage.WrongWayRound, coverage.more_shapes_than_graphs),
         Lie("cold", "G23", ("pytorch#99397", "triton#10596"), coverage.Cold, coverage.capture_first_thing,
             coverage.SetsUp, differs="the stand-in refuses by name; CUDA ends the capture with an error of its own"),
-        Lie("one-part", "G08", ("vllm#51119",), library.OnePart, costs=True,
+        Lie("one-part", "G08", ("vllm#51119",), alone.OnePart, timed=("cpu", "cuda"),
             differs="the stand-in has no speed, so operations are counted"),
-        Lie("workspace", "G21", ("aiter#5393",), library.WorkspaceInside, shown=False, differs=APART),
-        Lie("library", "G22", ("pytorch#193402", "vllm-omni#6587"), library.WorkspaceOutside, shown=False, gpu=True,
+        Lie("workspace", "G21", ("aiter#5393",), alone.WorkspaceInside, shown=False, differs=APART),
+        Lie("library", "G22", ("pytorch#193402", "vllm-omni#6587"), alone.WorkspaceOutside, shown=False, gpu=True,
             certain=False, differs="a CPU's matrix library has no such workspace"),
-        Lie("causal", "M04", ("pytorch#144858", "transformers#30437"), faithful.CausalCorner),
-        Lie("left", "M01", ("transformers#3021",), faithful.LeftPadding),
-        Lie("narrow", "P04", ("vllm#47671",), faithful.NarrowSlots),
+        Lie("causal", "M04", ("pytorch#144858", "transformers#30437"), alone.CausalCorner),
+        Lie("left", "M01", ("transformers#3021",), alone.LeftPadding),
+        Lie("narrow", "P04", ("vllm#47671",), alone.NarrowSlots),
     )
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which steps have a graph: those that have none are slow or fail, and nobody is told."""
+"""Which steps have a graph: a step without one is slow or fails, and no message says so."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .frozen import Make, together
 from .toy import KEPT, Toy
 
 
@@ -16,7 +17,7 @@ class LadderShort(Toy):
     ladder = (1, 2, 4)
 
 
-def every_number_of_rows(make: Callable[..., Toy]) -> list[str]:
+def every_number_of_rows(make: Make) -> list[str]:
     """From one row to the most that the engine takes."""
     engine = make()
     for text in ("wolf ", "crane ", "ox ", "lark ", "hen ", "bat "):
@@ -33,7 +34,7 @@ class OtherKey(Toy):
         return self.graphs.get((len(self.rows), len(self.rows[0].text)))
 
 
-def count_replays(make: Callable[..., Toy]) -> list[str]:
+def count_replays(make: Make) -> list[str]:
     """The text is right, so what is counted must be, too."""
     engine = make()
     for text in ("wolf ", "crane ", "ox "):
@@ -50,7 +51,7 @@ class WrongWayRound(Toy):
             self.graphs.popitem(last=False)
 
 
-def more_shapes_than_graphs(make: Callable[..., Toy]) -> list[str]:
+def more_shapes_than_graphs(make: Make) -> list[str]:
     """Twelve shapes, one after another, each for some steps: none has to be captured twice."""
     engine = make()
     for rows in (1, 2, 4):
@@ -79,8 +80,4 @@ class Cold(SetsUp):
         pass
 
 
-def capture_first_thing(make: Callable[..., Toy]) -> list[str]:
-    """A fresh engine whose first step is captured."""
-    engine = make()
-    engine.admit("wolf ")
-    return engine.run(5)
+capture_first_thing = together("wolf ", steps=5)  # a fresh engine whose first step is captured

@@ -1,4 +1,4 @@
-"""Python numbers in a step: a graph keeps those of its capture, for ever."""
+"""What a graph keeps of its capture: numbers of Python's, and kernels that it has or lacks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,50 @@ from torch import Tensor
 from .step import gumbel
 from .toy import Toy
 
+Make = Callable[..., Toy]
+Scene = Callable[[Make], list[str]]
+
+
+def together(*texts: str, steps: int, **options: Any) -> Scene:
+    """A scene: rows that begin so run side by side. options: of the engine."""
+
+    def scene(make: Make) -> list[str]:
+        engine = make(**options)
+        for text in texts:
+            engine.admit(text)
+        return engine.run(steps)
+
+    return scene
+
+
+def in_turn(*rows: tuple[Any, ...], steps: int) -> Scene:
+    """A scene: one row after another, each a text with temperature and seed, and a reset after each."""
+
+    def scene(make: Make) -> list[str]:
+        engine, told = make(), []
+        for row in rows:
+            engine.admit(*row)
+            told += engine.run(steps)
+            engine.reset()
+        return told
+
+    return scene
+
+
+class Escapes(Toy):
+    """Attention is launched on a stream of its own, as by a kernel that was never told the current one."""
+
+    def attend(self, B: int, longest: int) -> Tensor:
+        if self.recorder is None:
+            return super().attend(B, longest)
+        out = self.onehot.new_empty(B, self.onehot.shape[0])
+        with self.recorder.elsewhere():
+            out.copy_(super().attend(B, longest))
+        return out
+
+
+another_input = together("wolf ", steps=11)  # what a replay reads changes, so its result must
+
 
 class PositionBaked(Toy):
     """The newest letter's position is a number of the host's. Right without a graph, for rows of one length."""
@@ -20,11 +64,7 @@ class PositionBaked(Toy):
         return torch.full((B,), offset, device=self.device)
 
 
-def several_steps(make: Callable[..., Toy]) -> list[str]:
-    """One step is not enough: the first replay stands where the capture stood."""
-    engine = make()
-    engine.admit("crane ")
-    return engine.run(10)
+several_steps = together("crane ", steps=10)  # one is not enough: the first replay stands where the capture stood
 
 
 class KeyLacksLength(Toy):
@@ -34,14 +74,7 @@ class KeyLacksLength(Toy):
         return rows
 
 
-def captured_short_replayed_long(make: Callable[..., Toy]) -> list[str]:
-    """The first text of that many rows is short, the second one is long."""
-    engine, told = make(), []
-    for text in ("ox ", "blacksmith "):
-        engine.admit(text)
-        told += engine.run(11)
-        engine.reset()
-    return told
+captured_short_replayed_long = in_turn(("ox ",), ("blacksmith ",), steps=11)
 
 
 class CountBaked(Toy):
@@ -67,11 +100,8 @@ class CountMoves(Toy):
         return gumbel(self.seed[:B], self.count.expand(B))
 
 
-def flat_logits(make: Callable[..., Toy]) -> list[str]:
-    """Hot enough that every letter is about as likely as any other: a draw that repeats itself is a frozen one."""
-    engine = make()
-    engine.admit("a ", temperature=50.0, seed=1)
-    return engine.run(6)
+# Hot enough that every letter is about as likely as any other: a draw that repeats itself is a frozen one.
+flat_logits = in_turn(("a ", 50.0, 1), steps=6)
 
 
 class SeedBaked(Toy):
@@ -82,14 +112,7 @@ class SeedBaked(Toy):
         return gumbel(torch.full_like(self.seed[:B], seed), self.position[:B])
 
 
-def two_seeds(make: Callable[..., Toy]) -> list[str]:
-    """Another seed, another text; the first one again, the first text again."""
-    engine, told = make(), []
-    for seed in (1, 2, 1):
-        engine.admit("wolf ", temperature=2.0, seed=seed)
-        told += engine.run(3)
-        engine.reset()
-    return told
+two_seeds = in_turn(("wolf ", 2.0, 1), ("wolf ", 2.0, 2), ("wolf ", 2.0, 1), steps=3)  # the first again, as at first
 
 
 class TemperatureBaked(Toy):
@@ -99,11 +122,4 @@ class TemperatureBaked(Toy):
         return torch.full((B,), self.rows[0].temperature, device=self.device)
 
 
-def two_temperatures(make: Callable[..., Toy]) -> list[str]:
-    """Hot, then greedy, in one graph."""
-    engine, told = make(), []
-    for temperature in (2.0, 0.0):
-        engine.admit("wolf ", temperature=temperature, seed=1)
-        told += engine.run(3)
-        engine.reset()
-    return told
+two_temperatures = in_turn(("wolf ", 2.0, 1), ("wolf ", 0.0, 1), steps=3)  # hot, then greedy, in one graph

@@ -67,8 +67,8 @@ RIGHT: dict[str, type[Toy]] = {
     "sets-up": catalogue.LIES["cold"].right,
     "count-moves": frozen.CountMoves,
 }
-LIARS: dict[str, type[Toy]] = {name: lie.liar for name, lie in catalogue.LIES.items() if lie.scene is not None}
-TRUTH: dict[type[Toy], type[Toy]] = {lie.liar: lie.right for lie in catalogue.LIES.values() if lie.scene is not None}
+LIARS: dict[str, type[Toy]] = {name: lie.wrong for name, lie in catalogue.LIES.items() if lie.scene is not None}
+TRUTH: dict[type[Toy], type[Toy]] = {lie.wrong: lie.right for lie in catalogue.LIES.values() if lie.scene is not None}
 
 
 def verdict(check: Check, name: str, device: str = "cpu") -> str:
@@ -84,14 +84,8 @@ def verdict(check: Check, name: str, device: str = "cpu") -> str:
     try:
         check(make)
     except Exception as error:  # by an assertion, or as an engine breaks down
-        first = (str(error).splitlines() or [""])[0]
-        return f"{type(error).__name__}: {first}".rstrip(": ")
+        return catalogue.first_line(error)
     return ""
-
-
-def passes(check: Check, name: str) -> bool:
-    """Whether the test passes the engine of that name."""
-    return not verdict(check, name)
 
 
 def marks(check: Check, device: str = "cpu") -> dict[str, str]:

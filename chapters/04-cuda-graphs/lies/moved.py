@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .frozen import Make, in_turn, together
 from .step import spell
 from .toy import Toy
 
@@ -20,7 +20,7 @@ class TableRebuilt(Toy):
         super().grow()
 
 
-def another_batch(make: Callable[..., Toy]) -> list[str]:
+def another_batch(make: Make) -> list[str]:
     """Two rows; one leaves, another comes. The graph of two rows is the same."""
     engine = make()
     engine.admit("wolf ")
@@ -41,11 +41,7 @@ class Rebound(Toy):
         return chosen
 
 
-def several_steps(make: Callable[..., Toy]) -> list[str]:
-    """Each step must begin where the last one ended."""
-    engine = make()
-    engine.admit("wolf ")
-    return engine.run(8)
+several_steps = together("wolf ", steps=8)  # each must begin where the last one ended
 
 
 class ResultKept(Toy):
@@ -55,7 +51,7 @@ class ResultKept(Toy):
         return chosen.detach()
 
 
-def keep_each_result(make: Callable[..., Toy]) -> list[str]:
+def keep_each_result(make: Make) -> list[str]:
     """Results are kept, and read when all steps are done."""
     engine = make()
     engine.admit("wolf ")
@@ -77,7 +73,7 @@ class BufferGrew(Toy):
         return super().admit(text, temperature, seed)
 
 
-def one_two_one(make: Callable[..., Toy]) -> list[str]:
+def one_two_one(make: Make) -> list[str]:
     """A small batch, a larger one, and the small one again."""
     engine = make()
     engine.admit("wolf ")
@@ -96,11 +92,4 @@ class CacheReplaced(Toy):
         self.k, self.v = torch.zeros_like(self.k), torch.zeros_like(self.v)
 
 
-def after_a_reset(make: Callable[..., Toy]) -> list[str]:
-    """The same engine, a second conversation."""
-    engine, told = make(), []
-    for text in ("wolf ", "lark "):
-        engine.admit(text)
-        told += engine.run(8)
-        engine.reset()
-    return told
+after_a_reset = in_turn(("wolf ",), ("lark ",), steps=8)  # the same engine, a second conversation

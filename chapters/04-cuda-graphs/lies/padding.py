@@ -1,28 +1,23 @@
-"""Rows of nobody: what they write, what they read, and whom that concerns."""
+"""Padding rows: what they write, what they read, and which live rows that harms."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from .frozen import Make, together
 from .toy import Toy
 
 
 class SlotWraps(Toy):
-    """Rows of nobody write to slot -1, which is meant to be nowhere. Divided by the block size it is the last block."""
+    """Padding rows write to slot -1, which is meant to be nowhere. Divided by the block size it is the last block."""
 
     def slots(self, B: int) -> Tensor:
         return torch.where(self.live[:B] == 1, super().slots(B), -1)
 
 
-def three_in_a_graph_of_four(make: Callable[..., Toy]) -> list[str]:
-    """The first row owns the pool's last block, and one row of the graph is nobody's."""
-    engine = make()
-    for text in ("wolf ", "crane ", "ox "):
-        engine.admit(text)
-    return engine.run(8)
+# The first row owns the pool's last block, and one row of the graph is padding.
+three_in_a_graph_of_four = together("wolf ", "crane ", "ox ", steps=8)
 
 
 class WeightsAlone(Toy):
@@ -32,23 +27,19 @@ class WeightsAlone(Toy):
         return values
 
 
-def poison(make: Callable[..., Toy]) -> list[str]:
-    """Whatever nobody has written is NaN: block 0, and the whole cache."""
-    engine = make(fill=float("nan"))
-    for text in ("wolf ", "crane ", "ox "):
-        engine.admit(text)
-    return engine.run(5)
+# All unwritten memory is NaN: block 0, and the whole cache.
+poison = together("wolf ", "crane ", "ox ", steps=5, fill=float("nan"))
 
 
 class TableLeft(Toy):
     """A row that has gone leaves its table behind."""
 
-    def nobody(self, row: int) -> None:
+    def clear(self, row: int) -> None:
         for tensor in self.state()[:-1]:
             tensor[row] = 0
 
 
-def four_then_three(make: Callable[..., Toy]) -> list[str]:
+def four_then_three(make: Make) -> list[str]:
     """A row leaves, and the blocks that it had become another's, in a graph that still has a row in its place."""
     engine = make()
     for text in ("wolf ", "crane ", "ox ", "lark "):
@@ -59,7 +50,7 @@ def four_then_three(make: Callable[..., Toy]) -> list[str]:
 
 
 class Scaled(Toy):
-    """One scale for the whole batch, as where activations are quantized. Rows of nobody read one slot: a right one."""
+    """One scale for the whole batch, as where activations are quantized. Padding rows read one slot: a right engine."""
 
     def attend(self, B: int, longest: int) -> Tensor:
         out = super().attend(B, longest)
@@ -67,7 +58,7 @@ class Scaled(Toy):
 
 
 class LengthZero(Scaled):
-    """Rows of nobody read nothing, so their weights are 0 / 0; the scale is everybody's."""
+    """Padding rows read nothing, so their weights are 0 / 0, and all rows share the scale."""
 
     def lengths(self, B: int) -> Tensor:
         return self.positions(B) + self.live[:B]
@@ -81,8 +72,5 @@ class WarmUpWrites(Toy):
             tensor.zero_()
 
 
-def captured_in_the_middle(make: Callable[..., Toy]) -> list[str]:
-    """The first step of a shape is captured while rows are live; what they have written must be there after it."""
-    engine = make()
-    engine.admit("wolf ")
-    return engine.run(8)
+# The first step of a shape is captured while rows are live; what they have written must be there after it.
+captured_in_the_middle = together("wolf ", steps=8)

@@ -1,4 +1,4 @@
-"""Who records a step: the stand-in, which needs no GPU, or a CUDA graph. Both are a `toy.Recorder`."""
+"""Who records a step: the stand-in, which needs no GPU, or a CUDA graph."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from nanoinfer.engine.fake_graph import escaping, record
 class StandIn:
     """Notes a step's operations and repeats them, on a CPU."""
 
-    device = "cpu"
-
     def warm(self, step: Callable[[], Tensor]) -> None:
         """Run the step once."""
         step()
@@ -33,8 +31,6 @@ class StandIn:
 
 class Cuda:
     """Captures CUDA graphs on a stream of its own, all in one memory pool."""
-
-    device = "cuda"
 
     def __init__(self) -> None:
         self.stream, self.other = torch.cuda.Stream(), torch.cuda.Stream()
@@ -66,6 +62,9 @@ class Cuda:
         return torch.cuda.stream(self.other)
 
 
-def recorder_for(device: str) -> StandIn | Cuda:
+Recorder = StandIn | Cuda
+
+
+def recorder_for(device: str) -> Recorder:
     """Real graphs on a GPU, the stand-in elsewhere."""
     return Cuda() if device == "cuda" else StandIn()

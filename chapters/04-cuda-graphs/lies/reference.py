@@ -25,7 +25,7 @@ def day(engine: Toy) -> list[object]:
         for text in ("wolf ", "crane ", "ox ", "lark ", "hen ", "bat "):  # from one row up to the most
             engine.admit(text)
             engine.step()
-        for _ in range(3):  # and down to three: in a graph of four, one is nobody's
+        for _ in range(3):  # and down to three: in a graph of four, one is padding
             engine.release(len(engine.rows) - 1)
             engine.step()
         engine.release(0)

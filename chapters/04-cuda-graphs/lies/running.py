@@ -10,89 +10,96 @@ import json
 import statistics
 import subprocess
 import sys
+import textwrap
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import Field
 
-from . import story
-from .catalogue import LIES, Lie
-from .recorders import StandIn, recorder_for
+from nanobench.core.records import Record, ResultsFile
+
+from . import catalogue
+from .catalogue import Lie
+from .recorders import recorder_for
 from .step import LETTERS
+from .story import PROMPT, Story
 
 SIDES = ("truth", "right", "wrong")
-STORY = "story"  # the opening, with the model that ships
+LIES = ChainMap(catalogue.LIES, {"story": Lie("story", "", (), Story, timed=("cuda",))})  # the opening comes first
 SLOWER = 3.0  # times a replay of a lie about speed costs at least, of a right one's
 LIMIT_S = 240.0  # of one process
 COUNT, TURNS = 100, 7  # replays that are timed together, and how often
+RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results"
+NAME = "h200-lies.json"
+COMMAND = f"python chapters/04-cuda-graphs/lies --device cuda --json bench/results/{NAME}"
 
 
-@dataclass
-class Told:
+class Told(Record):
     """What came of one lie. costs: of a replay, seconds on a GPU, operations by the stand-in; of few lies alone."""
 
     name: str
-    sides: dict[str, list[str]] = field(default_factory=dict)
-    costs: dict[str, float] = field(default_factory=dict)
+    verdict: str
+    as_expected: bool
+    sides: dict[str, list[str]]
+    costs: dict[str, float] = Field(default_factory=dict)
     error: str = ""
-    untimed: bool = False  # it told all three sides, and died when it was timed
 
-    @property
-    def lied(self) -> bool:
-        """Whether the wrong one told otherwise, or the same at a much higher cost."""
-        lie = LIES.get(self.name)
-        if lie is not None and lie.costs:
-            return self.costs.get("wrong", 0.0) > SLOWER * self.costs.get("right", 0.0) > 0.0
-        return self.sides.get("wrong") != self.sides.get("truth")
+    def shown(self, side: str) -> list[str]:
+        """One side's lines, and its cost: texts in quotation marks, so that spaces at their ends are seen."""
+        lines = []
+        for line in self.sides.get(side, []):
+            is_text = set(line) <= set(LETTERS) or (" " in line and line[:4] == PROMPT[:4])
+            lines.append('"' + line.replace("\n", "\\n") + '"' if is_text else line)
+        if cost := self.costs.get(side):
+            lines.append(f"{cost:.0f} operations" if cost >= 1 else f"{cost * 1e6:.1f} µs")
+        return lines
 
-    @property
-    def held(self) -> bool:
-        """Whether the right one told the truth."""
-        return "truth" in self.sides and self.sides.get("right") == self.sides["truth"]
 
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        return ("lied" if self.lied else "told the truth") if self.held else "the right one lied"
+class LiesReport(ResultsFile):
+    """One run of `python chapters/04-cuda-graphs/lies --json`."""
 
-    def expected(self, device: str) -> bool:
-        """Whether that is what the page says of it."""
-        lie = LIES.get(self.name)
-        if self.untimed:
-            return False
-        shown = lie is None or (lie.shown if device == "cpu" else True)
-        uncertain = lie is not None and device == "cuda" and not lie.certain
-        return self.held and (uncertain or self.lied == shown)
+    kind: Literal["lies"] = "lies"
+    told: tuple[Told, ...]
+
+
+def measured(path: Path = RESULTS / NAME) -> LiesReport | None:
+    """The results file; None where the lies have not been run on a GPU yet."""
+    found = LiesReport.load(path) if path.is_file() else None
+    return found if found is not None and found.machine.kind == "cuda" else None
+
+
+def judged(name: str, device: str, parts: dict[str, Any], error: str = "") -> Told:
+    """What is told of a lie by its sides and their costs, and whether the page says so. error: of a process's death.
+
+    Without costs, all three sides came, and it died when it was timed: that is no success.
+    """
+    sides, costs = {side: parts[side] for side in SIDES if side in parts}, parts.get("costs", {})
+    lied = sides.get("wrong") != sides.get("truth") or costs.get("wrong", 0) > SLOWER * costs.get("right", 0) > 0
+    held = "truth" in sides and sides.get("right") == sides["truth"]
+    verdict = ("lied" if lied else "told the truth") if held else "the right one lied"
+    lie, timed = LIES[name], "costs" in parts
+    expected = held and timed and (lied == (device == "cuda" or lie.shown) or not (device == "cpu" or lie.certain))
+    return Told(name=name, verdict=verdict, as_expected=expected, sides=sides, costs=costs, error=error)
 
 
 def names(device: str) -> list[str]:
-    """What can be run there, the opening story first."""
-    return [STORY, *(name for name, lie in LIES.items() if device == "cuda" or not lie.gpu)]
+    """What can be run there."""
+    return [name for name, lie in LIES.items() if device == "cuda" or not lie.gpu]
 
 
 def tell(name: str, device: str) -> Iterator[tuple[str, Any]]:
     """Run one lie in this process: each side as it comes, and "costs"."""
-    recorder = recorder_for(device)
-    if name == STORY:
-        yield from ((side, [text]) for side, text in story.texts(recorder, device).items())
-        yield "costs", {side: cost(step) for side, step in timed(recorder, device).items()}
-        return
-    lie: Lie = LIES[name]
-    costs = {}
+    lie, recorder, costs = LIES[name], recorder_for(device), {}
     for side in SIDES:
-        lines, graph = lie.run(side, recorder, device)
+        lines, made = lie.run(side, recorder, device)
         yield side, lines
-        if lie.costs and graph is not None:
-            costs[side] = cost(graph.replay) if device == "cuda" else float(len(graph.operations))
+        if device in lie.timed and (again := getattr(made, "again", None)):
+            costs[side] = cost(again) if device == "cuda" else float(len(made.graph.operations))
     yield "costs", costs
-
-
-def timed(recorder: Any, device: str) -> dict[str, Callable[[], object]]:
-    """The steps of the story that are timed: on a GPU alone."""
-    return story.steps(recorder, device) if device == "cuda" else {}
 
 
 def cost(step: Callable[[], object]) -> float:
@@ -111,13 +118,7 @@ def cost(step: Callable[[], object]) -> float:
 
 def in_this_process(name: str, device: str) -> Told:
     """Run one lie here."""
-    told = Told(name)
-    for part, value in tell(name, device):
-        if part == "costs":
-            told.costs = value
-        else:
-            told.sides[part] = value
-    return told
+    return judged(name, device, dict(tell(name, device)))
 
 
 def in_a_process_of_its_own(name: str, device: str) -> Told:
@@ -128,20 +129,13 @@ def in_a_process_of_its_own(name: str, device: str) -> Told:
         output, errors = done.stdout, done.stderr.strip()
     except subprocess.TimeoutExpired as hung:
         output, errors = (hung.stdout or b"").decode(), f"no end after {LIMIT_S:.0f} s"
-    parts = {part["part"]: part["value"] for part in map(json.loads, filter(is_part, output.splitlines()))}
-    told = Told(name, {side: parts[side] for side in SIDES if side in parts}, parts.get("costs", {}))
+    told = [json.loads(line) for line in output.splitlines() if line.startswith('{"part": ')]  # no library's remark
+    parts, error = {part["part"]: part["value"] for part in told}, ""
     if missing := [part for part in (*SIDES, "costs") if part not in parts]:
-        told.error = errors[-2000:] or "it ended without a word"
-        if missing == ["costs"]:
-            told.untimed = True
-        else:
-            told.sides[missing[0]] = ["the process died: " + told.error.splitlines()[-1]]
-    return told
-
-
-def is_part(line: str) -> bool:
-    """Whether a line is something that was told, and no library's remark."""
-    return line.startswith('{"part": ')
+        error = errors[-2000:] or "it ended without a word"
+        if missing[0] in SIDES:
+            parts |= {missing[0]: ["the process died: " + error.splitlines()[-1]], "costs": {}}
+    return judged(name, device, parts, error)
 
 
 def run(wanted: Sequence[str], device: str, on_told: Callable[[Told], object]) -> list[Told]:
@@ -152,19 +146,13 @@ def run(wanted: Sequence[str], device: str, on_told: Callable[[Told], object]) -
         on_told(told)
         return told
 
-    quiet = [name for name in wanted if name == STORY or LIES[name].costs]
+    quiet = [name for name in wanted if LIES[name].timed]
     others = [name for name in wanted if name not in quiet]
     with ThreadPoolExecutor(1 if device == "cpu" else 4) as pool:
         found = {told.name: told for told in [*pool.map(one, others), *map(one, quiet)]}
     return [found[name] for name in wanted]
 
 
-def quoted(line: str) -> str:
-    """A line as it is printed: texts in quotation marks, so that spaces at their ends are seen."""
-    is_text = set(line) <= set(LETTERS) or (" " in line and line[:4] == story.PROMPT[:4])
-    return '"' + line.replace("\n", "\\n") + '"' if is_text else line
-
-
-def attentions() -> dict[str, int]:
-    """Launches of attention in the story's graphs, as the stand-in counts them."""
-    return story.attentions(StandIn())
+def fill(label: str, text: str, indent: int = 13) -> None:
+    """Print a label and a text beside it, wrapped."""
+    print(textwrap.fill(text, 110, initial_indent=f"{label:{indent}}", subsequent_indent=" " * indent))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,9 @@ from typing import Any
 from nanocourse.exercises.chapters import run_folder
 
 lies = run_folder(Path(__file__).resolve().parent)
-catalogue, running, report, marking = map(lies, ("catalogue", "running", "report", "marking"))
+running, marking = lies("running"), lies("marking")
+LIES, fill = lies("catalogue").LIES, running.fill
+MEASURED = running.measured()
 NOT_YET = "not yet run on a GPU"
 
 
@@ -24,80 +25,62 @@ def told(name: str) -> Any:
 def __getattr__(name: str) -> Callable[[], None]:
     """A function for each lie: `warm_up` is the one called warm-up."""
     lie = name.replace("_", "-")
-    if lie not in catalogue.LIES:
+    if lie not in running.LIES:
         raise AttributeError(name)
     return functools.partial(show, lie)
 
 
 def show(name: str) -> None:
     """A lie's outputs, one line a side if they fit."""
-    found = told(name)
     for side, label in (("truth", "eager"), ("right", "right graph"), ("wrong", "wrong graph")):
-        cost = found.costs.get(side)
-        lines = [*map(running.quoted, found.sides[side]), *([] if cost is None else [f"{cost:.0f} operations"])]
-        print(textwrap.fill("   ".join(lines), 110, initial_indent=f"{label:13}", subsequent_indent=" " * 13))
-
-
-def story() -> None:
-    """The opening story by the stand-in."""
-    show("story")
+        fill(label, "   ".join(told(name).shown(side)))
 
 
 def attentions() -> None:
     """What the wrong graph of the story lacks."""
-    found = running.attentions()
+    found = lies("story").attentions(running.recorder_for("cpu"))
     print(f"launches of attention in a replay: {found['right']} in the right graph, {found['wrong']} in the wrong one")
 
 
 def times() -> None:
     """What a step of the story takes, where it was measured."""
-    measured = report.measured()
-    costs = {one.name: one.costs for one in measured.told}.get("story", {}) if measured else {}
+    costs = next((one.costs for one in MEASURED.told if one.name == "story"), {}) if MEASURED else {}
     if not costs:
-        print(f"{NOT_YET}: {report.COMMAND}")
+        print(f"{NOT_YET}: {running.COMMAND}")
         return
-    print(f"one step on {measured.machine.device}: ", end="")
-    told_costs = {side: f"{costs[side] * 1e6:.0f} µs" for side in costs}
-    print(f"called {told_costs['truth']}, right graph {told_costs['right']}, wrong graph {told_costs['wrong']}")
+    called, right, wrong = (f"{costs[side] * 1e6:.0f} µs" for side in running.SIDES)
+    print(f"one step on {MEASURED.machine.device}: called {called}, right graph {right}, wrong graph {wrong}")
 
 
 def agreement() -> None:
     """Every lie by the stand-in and by a real graph."""
-    measured = report.measured()
-    real = {one.name: one for one in measured.told} if measured else {}
-    print(f"{'lie':13}{'entry':7}{'stand-in':26}real graph" + (f" on {measured.machine.device}" if measured else ""))
-    for lie in catalogue.LIES.values():
+    real = {one.name: one.verdict for one in MEASURED.told} if MEASURED else {}
+    print(f"{'lie':13}{'entry':7}{'stand-in':26}real graph" + (f" on {MEASURED.machine.device}" if MEASURED else ""))
+    for lie in LIES.values():
         here = "cannot be run" if lie.gpu else told(lie.name).verdict
-        there = real[lie.name].verdict if lie.name in real else NOT_YET
-        print(f"{lie.name:13}{lie.entry or '-':7}{here:26}{there}")
+        print(f"{lie.name:13}{lie.entry or '-':7}{here:26}{real.get(lie.name, NOT_YET)}")
 
 
 def real() -> None:
     """Where a real graph told otherwise than the stand-in, or the cost of a replay is the point."""
-    measured = report.measured()
-    if measured is None:
-        print(f"{NOT_YET}: {report.COMMAND}")
+    if MEASURED is None:
+        print(f"{NOT_YET}: {running.COMMAND}")
         return
     same = 0
-    for one in measured.told:
-        lie = catalogue.LIES.get(one.name)
-        here = {} if lie is None or lie.gpu else told(one.name).sides
-        if one.sides == here and not one.costs:
+    for one in MEASURED.told:
+        if not (one.costs or running.LIES[one.name].gpu) and one.sides == told(one.name).sides:
             same += 1
             continue
         for side in ("right", "wrong"):
-            lines = [running.quoted(line) for line in one.sides.get(side, [])]
-            lines += [f"{one.costs[side] * 1e6:.1f} µs"] if side in one.costs else []
-            label = f"{one.name if side == 'right' else '':13}{side:7}"
-            print(textwrap.fill("   ".join(lines), 110, initial_indent=label, subsequent_indent=" " * 20))
+            fill(f"{one.name if side == 'right' else '':13}{side}", "   ".join(one.shown(side)), 20)
     print(f"the other {same} told the same to the letter")
 
 
 def differences() -> None:
     """Where a real graph is otherwise than the stand-in."""
-    for lie in catalogue.LIES.values():
+    for lie in LIES.values():
         if lie.differs:
-            print(textwrap.fill(lie.differs, 110, initial_indent=f"{lie.name:13}", subsequent_indent=" " * 13))
+            fill(lie.name, lie.differs)
 
 
 def marks() -> None:
@@ -114,4 +97,4 @@ def marks() -> None:
         print(f"{label}: {len(marking.RIGHT) - wronged} of {len(marking.RIGHT)} right engines pass, "
               f"{len(marking.LIARS) - len(missed)} of {len(marking.LIARS)} liars are caught")  # fmt: skip
         if missed:
-            print(textwrap.fill(f"  missed: {', '.join(missed)}", 110, subsequent_indent="    "))
+            fill("  missed: ", ", ".join(missed), 4)

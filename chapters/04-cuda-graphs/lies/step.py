@@ -13,13 +13,13 @@ from torch import Tensor
 LETTERS = " abcdefghijklmnopqrstuvwxyz.,'!?"
 V = len(LETTERS)
 ROWS, BLOCK, WIDTH = 6, 4, 8  # rows at most; slots of a block; blocks of a row at most
-BLOCKS = 1 + ROWS * WIDTH  # block 0 is nobody's: padding writes there, and what is empty in a table names it
+BLOCKS = 1 + ROWS * WIDTH  # block 0 is the null block: padding writes there, and empty entries of a table name it
 
 
 class Step:
     """State and cache, and the step over them. All that changes from step to step is in tensors that stay.
 
-    fill: what the cache holds before anybody has written to it.
+    fill: what unwritten slots of the cache hold.
     """
 
     def __init__(self, device: str = "cpu", fill: float = 0.0) -> None:
@@ -49,7 +49,7 @@ class Step:
         self.v[block, place] = self.onehot[self.letter[:B]]
 
     def slots(self, B: int) -> Tensor:
-        """Where the newest letters go (B,). The table of a row of nobody is empty, so it writes into block 0."""
+        """Where the newest letters go (B,). The table of a padding row is empty, so it writes into block 0."""
         position = self.positions(B)
         block = self.table[:B].gather(1, (position // BLOCK)[:, None])[:, 0]
         return block * BLOCK + position % BLOCK
@@ -59,7 +59,7 @@ class Step:
         return self.position[:B]
 
     def lengths(self, B: int) -> Tensor:
-        """How many slots each row reads (B,); a row of nobody reads one."""
+        """How many slots each row reads (B,); a padding row reads one."""
         return self.positions(B) + 1
 
     def attend(self, B: int, longest: int) -> Tensor:
@@ -89,7 +89,7 @@ class Step:
         return gumbel(self.seed[:B], self.position[:B])
 
     def advance(self, chosen: Tensor, B: int) -> Tensor:
-        """Write the chosen letters (B,) where the next step reads them; rows of nobody stay as they are."""
+        """Write the chosen letters (B,) where the next step reads them; padding rows stay as they are."""
         live = self.live[:B]
         self.before[:B] = self.letter[:B]
         self.letter[:B] = chosen * live
@@ -98,7 +98,7 @@ class Step:
 
 
 def gumbel(seed: Tensor, count: Tensor) -> Tensor:
-    """Noise (B, V) by seed (B,) and count (B,) alone: a hash, and no generator whose state somebody must keep."""
+    """Noise (B, V) by seed (B,) and count (B,) alone: a hash, not a generator with a state."""
     x = (seed * 7919 + count * 104729)[:, None] + torch.arange(V, device=seed.device) * 15485863
     for _ in range(2):
         x = (x ^ (x >> 16)) * 0x45D9F3B % 2**32

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +17,10 @@ from nanoinfer.model.weights import load_model
 from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
-from .toy import Recorder
+from .alone import Alone
+from .recorders import Recorder
 
-PROMPT, ROOM = "Once upon a time, there was a", 64
+PROMPT, ROOM, STEPS = "Once upon a time, there was a", 64, 24
 
 
 class Elsewhere(CapturedDense):
@@ -44,12 +43,15 @@ def small(device: str) -> GPT2:
     return load_model("small", torch.device(device), torch.float64 if device == "cpu" else torch.float32)
 
 
-class Writer:
-    """One row of the small model: a prompt that has been run, and a decode step."""
+class Story(Alone):
+    """One row of the small model: a prompt that has been run, and a decode step, called or replayed."""
 
-    def __init__(self, device: str, cache: type[CapturedDense] = CapturedDense) -> None:
-        at, model = torch.device(device), small(device)
-        self.cache: Any = cache(model.config, 1, ROOM, at, model.dtype)
+    wrong, right = Elsewhere, CapturedDense
+
+    def begin(self, cache: type[CapturedDense]) -> None:
+        """Run the prompt with that kind of cache."""
+        at, model = torch.device(self.device), small(self.device)
+        self.cache = cache(model.config, 1, ROOM, at, model.dtype)
         self.ids, params = gpt2_tokenizer().encode(PROMPT), SamplingParams(temperature=0)
         with torch.inference_mode():
             self.state = BatchState.empty(1, at)
@@ -60,61 +62,42 @@ class Writer:
         prefill_step(model, self.cache, self.state, batch, greedy)
         self.step = partial(decode_step, model, self.cache, self.state, 1, ROOM, greedy)
 
-    def captured(self, recorder: Recorder) -> Any:
+    def truth(self) -> list[str]:
+        self.begin(CapturedDense)
+        self.again = self.step
+        return self.text()
+
+    def capture(self, recorder: Recorder, cache: type[CapturedDense]) -> None:
         """The graph of the decode step, captured while the row is padding."""
-        self.cache.recorder = recorder if isinstance(self.cache, Elsewhere) else None
+        self.begin(cache)
+        if isinstance(self.cache, Elsewhere):
+            self.cache.recorder = recorder
         with torch.inference_mode():
             saved = self.state.integers.clone()
             self.state.free(slice(0, 1))
             recorder.warm(self.step)
-            graph, _ = recorder.record(self.step)
+            self.graph, _ = recorder.record(self.step)
             self.state.integers.copy_(saved)
-        return graph
 
-    def replayed(self, recorder: Recorder) -> Callable[[], object]:
-        """A replay that keeps this writer alive: a graph does not keep the cache and the state that it writes to."""
-        graph = self.captured(recorder)
+    def replayed(self, recorder: Recorder, way: type[CapturedDense]) -> list[str]:
+        self.capture(recorder, way)
+        self.again = self.graph.replay
+        return self.text()
 
-        def replay(writer: Writer = self) -> None:
-            graph.replay()
-
-        return replay
-
-    def text(self, steps: int, step: Any) -> str:
-        """The prompt, and what so many steps add to it."""
-        for _ in range(steps):
+    def text(self) -> list[str]:
+        """The prompt, and what the steps add to it. Then the row is padding, which never grows too long."""
+        for _ in range(STEPS):
             self.ids.append(int(self.state.token[0]))
-            step()
-        return gpt2_tokenizer().decode(self.ids)
-
-
-def texts(recorder: Recorder, device: str, steps: int = 24) -> dict[str, str]:
-    """The text by calling each step, by a right graph, and by one that lacks its attention."""
-    right, wrong = Writer(device), Writer(device, Elsewhere)
-    eager = Writer(device)
-    graph, liar = right.captured(recorder), wrong.captured(recorder)  # both live on: the pool goes with its last graph
-    return {
-        "truth": eager.text(steps, eager.step),
-        "right": right.text(steps, graph.replay),
-        "wrong": wrong.text(steps, liar.replay),
-    }
-
-
-def steps(recorder: Recorder, device: str) -> dict[str, Callable[[], object]]:
-    """The step called from Python and both graphs, to be timed: over a padding row, which never grows too long."""
-    found: dict[str, Callable[[], object]] = {}
-    for name, kind in (("truth", CapturedDense), ("right", CapturedDense), ("wrong", Elsewhere)):
-        writer = Writer(device, kind)
-        found[name] = writer.step if name == "truth" else writer.replayed(recorder)
+            self.again()
         with torch.inference_mode():
-            writer.state.free(slice(0, 1))
-    return found
+            self.state.free(slice(0, 1))
+        return [gpt2_tokenizer().decode(self.ids)]
 
 
 def attentions(recorder: Recorder) -> dict[str, int]:
     """How often the right graph and the wrong one launch attention, as the stand-in counts."""
-    found = {}
-    for name, kind in (("right", CapturedDense), ("wrong", Elsewhere)):
-        launched = Writer("cpu", kind).captured(recorder).operations
-        found[name] = sum("scaled_dot_product" in operation for operation in launched)
+    story, found = Story("cpu"), {}
+    for side in ("right", "wrong"):
+        story.capture(recorder, getattr(story, side))
+        found[side] = sum("scaled_dot_product" in operation for operation in story.graph.operations)
     return found

@@ -7,25 +7,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .recorders import Recorder
 from .step import BLOCK, BLOCKS, LETTERS, ROWS, Step
 
 KEPT = 8  # graphs at most
-
-
-class Recorder(Protocol):
-    """Who records steps: see `recorders`."""
-
-    def warm(self, step: Callable[[], Tensor]) -> None: ...
-    def record(self, step: Callable[[], Tensor]) -> tuple[Any, Tensor]: ...
-    def elsewhere(self) -> AbstractContextManager[object]: ...
 
 
 @dataclass
@@ -39,7 +31,7 @@ class Row:
 
 
 class Toy(Step):
-    """Rows 0..n-1 are live, all others nobody's. recorder: None calls every step from Python, without graphs."""
+    """Rows 0..n-1 are live, all others padding. recorder: None calls every step from Python, without graphs."""
 
     ladder: tuple[int, ...] = (1, 2, 4, ROWS)  # rows of a graph
 
@@ -102,7 +94,7 @@ class Toy(Step):
             self.graphs.popitem(last=False)
 
     def capture(self, rows: int, longest: int) -> tuple[Any, Tensor]:
-        """Warm a step, then record it. Meanwhile all rows are nobody's, so that no live one is touched."""
+        """Warm a step, then record it. Meanwhile all rows are padding, so that no live one is touched."""
         assert self.recorder is not None
         tensors = self.state()
         self.known += [*tensors, self.k, self.v]
@@ -117,7 +109,7 @@ class Toy(Step):
         return recorded
 
     def blank(self) -> None:
-        """Make every row nobody's."""
+        """Make every row padding."""
         for tensor in self.state():
             tensor.zero_()
 
@@ -154,17 +146,17 @@ class Toy(Step):
                 self.table[at, len(row.blocks) - 1] = row.blocks[-1]
 
     def release(self, row: int) -> None:
-        """End a row. The last one moves into its place, and the place of the last is nobody's."""
+        """End a row. The last one moves into its place, and the last one's old place is padding."""
         gone, last = self.rows[row], self.rows.pop()
         if gone is not last:
             self.rows[row] = last
             for tensor in self.state():
                 tensor[row] = tensor[len(self.rows)].clone()
-        self.nobody(len(self.rows))
+        self.clear(len(self.rows))
         self.free += reversed(gone.blocks)
 
-    def nobody(self, row: int) -> None:
-        """Leave nothing of the row's last owner."""
+    def clear(self, row: int) -> None:
+        """Clear a row that has left."""
         for tensor in self.state():
             tensor[row] = 0
 

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import shared, starved, variants
+from nanobook import lies
+
+from . import variants, wrong
 from .toy import Queue
 
 Make = Callable[[int, int, int], Queue]
 
 
 @dataclass(frozen=True)
-class Lie:
-    """One defect. threads: where it was reported. scene: what it is told by, from a function that makes queues."""
+class Lie(lies.Lie):
+    """One defect. scene: what it is told by, from a function that makes queues."""
 
-    threads: tuple[str, ...]
-    wrong: type[Queue]
-    scene: Callable[[Make], list[str]]
-
-    def sides(self) -> tuple[list[str], list[str], list[str]]:
-        right = self.scene(Queue)
-        return right, right, self.scene(self.wrong)
+    right: type[Queue] = Queue
 
     def lines(self) -> list[str]:
         """Requests by the order in which they came."""
-        told = {"right queue": self.scene(Queue), "wrong queue": self.scene(self.wrong)}
+        told = {"right queue": self.tell(self.right), "wrong queue": self.tell(self.wrong)}
         return [f"{side if at == 0 else '':13}{line}" for side in told for at, line in enumerate(told[side])]
 
 
@@ -94,19 +90,19 @@ def preempted(make: Make) -> list[str]:
 
 
 LIES = {
-    "prompts-first": Lie(("sglang#32549", "sglang#35017"), starved.PromptsFirst, a_stream_of_prompts),
-    "never-fits": Lie(("vllm#39734", "vllm#39828", "vllm-rbln#957"), starved.NeverFits, larger_than_the_pool),
-    "counts-early": Lie(("vllm#11562", "vllm#11565"), starved.CountsEarly, waiting_for_room),
-    "unwritten": Lie(("nano-vllm#209", "vllm#7822"), shared.Unwritten, two_at_once),
-    "stale-map": Lie(("nano-vllm#163", "vllm#4761"), shared.StaleMap, again_after_others),
-    "half-resumed": Lie(("vllm-gaudi#524", "nano-vllm#217"), shared.HalfResumed, preempted),
+    "prompts-first": Lie(("sglang#32549", "sglang#35017"), wrong.PromptsFirst, a_stream_of_prompts),
+    "never-fits": Lie(("vllm#39734", "vllm#39828", "vllm-rbln#957"), wrong.NeverFits, larger_than_the_pool),
+    "counts-early": Lie(("vllm#11562", "vllm#11565"), wrong.CountsEarly, waiting_for_room),
+    "unwritten": Lie(("nano-vllm#209", "vllm#7822"), wrong.Unwritten, two_at_once),
+    "stale-map": Lie(("nano-vllm#163", "vllm#4761"), wrong.StaleMap, again_after_others),
+    "half-resumed": Lie(("vllm-gaudi#524", "nano-vllm#217"), wrong.HalfResumed, preempted),
 }
 MORE = {  # liars that the exercise has as well, and no page
-    "two-prompts-first": starved.TwoPromptsFirst,
-    "one-letter": starved.OneLetter,  # sglang#10871
-    "cancel-keeps": starved.CancelKeeps,
-    "whole-prompts": starved.WholePrompts,
-    "letters-alone": shared.LettersAlone,
+    "two-prompts-first": wrong.TwoPromptsFirst,
+    "one-letter": wrong.OneLetter,  # sglang#10871
+    "cancel-keeps": wrong.CancelKeeps,
+    "whole-prompts": wrong.WholePrompts,
+    "letters-alone": wrong.LettersAlone,
 }
 RIGHT: dict[str, type[Queue]] = {
     "queue": Queue,

@@ -39,7 +39,7 @@ class Queue:
         self.pool = [[("?", False)] * SIZE for _ in range(blocks)]  # a letter, and whether it is recited as a capital
         self.before = self.pool  # as it was ahead of this step
         self.owners = [0] * blocks
-        self.free = list(range(blocks))  # nobody owns them; the first is taken first
+        self.free = list(range(blocks))  # they have no owner; the first is taken first
         self.known: dict[str, int] = {}  # a text of whole blocks -> the block that holds its end
         self.waiting: list[Row] = []  # both in order of arrival
         self.running: list[Row] = []
@@ -106,7 +106,7 @@ class Queue:
         return True
 
     def find(self, text: str) -> list[int]:
-        """Known blocks that the text begins with, but for its last letter, which somebody must feed."""
+        """Known blocks that the text begins with, but for its last letter, which must be fed."""
         hits: list[int] = []
         for end in range(SIZE, len(text), SIZE):
             if self.key(text[:end]) not in self.known:

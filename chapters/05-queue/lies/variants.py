@@ -15,7 +15,7 @@ class SharesNothing(Queue):
 
 
 class Reserves(Queue):
-    """Admits a row with the blocks of its longest text, so that nobody is ever preempted."""
+    """Admits a row with the blocks of its longest text, so that no row is ever preempted."""
 
     def admit(self, row: Row) -> bool:
         longest = self.blocks_of(len(row.prompt) + row.letters)

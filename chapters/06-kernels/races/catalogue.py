@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from typing import Any
+
+from nanobook.lies import Lie
 
 from . import right, wrong
 
@@ -13,70 +15,65 @@ small = right.small
 Found = tuple[int, int, list[str]]  # as small.search has it
 
 
-@functools.cache
-def searched(search: Callable[[], Found]) -> Found:
+@cache
+def searched(search: Callable[[Any], Found], kind: object) -> Found:
     """What a search finds. Those of the right side take seconds."""
-    return search()
+    return search(kind)
 
 
 @dataclass(frozen=True)
-class Race:
-    """One defect. threads: where it was reported. right, wrong: all interleavings of either side."""
+class Race(Lie):
+    """One defect. scene: all interleavings of one side."""
 
-    threads: tuple[str, ...]
-    right: Callable[[], Found]
-    wrong: Callable[[], Found]
+    def found(self, kind: object) -> Found:
+        """What the search finds of one side."""
+        return searched(self.scene, kind)
 
-    def sides(self) -> tuple[list[str], list[str], list[str]]:
+    def tell(self, kind: object) -> list[str]:
         """The shortest order of events that loses, if there is one."""
-        return [], searched(self.right)[2], searched(self.wrong)[2]
+        return self.found(kind)[2]
+
+    def truth(self) -> list[str]:
+        """There is none."""
+        return []
 
     def lines(self) -> list[str]:
-        points, ended, _ = searched(self.right)
+        """How many interleavings the right one has, and the order by which the wrong one loses."""
+        points, ended, _ = self.found(self.right)
         head = f"right: {ended:,} interleavings over {points} points, all end right"
-        return [head, "wrong:", *searched(self.wrong)[2]]
+        return [head, "wrong:", *self.tell(self.wrong)]
 
 
-def layers(exchange: object, number: int) -> Found:
-    """All interleavings of so many half-blocks."""
-    found: Found = small.search(*small.grid(exchange, number))
+def layers(exchange: object, number: int = 1, resident: int = right.G) -> Found:
+    """All interleavings of so many half-blocks. resident: how many programs run at once."""
+    found: Found = small.search(*small.grid(exchange, number), resident=resident)
     return found
 
 
-def resident(refuse: Callable[[int, int], str], fit: int) -> Found:
-    """A launch of G programs where so many can run at once; all that run at once, if it is refused."""
-    most = right.G if refuse(right.G, fit) else fit
-    found: Found = small.search(*small.grid(right.Barrier(), 1), resident=most)
-    return found
+def launched(refuse: Callable[[int, int], str]) -> Found:
+    """A launch of G programs where one can run at once; all that run at once, if it is refused."""
+    return layers(right.Barrier(), resident=right.G if refuse(right.G, 1) else 1)
 
 
+two_layers = partial(layers, number=2)
 LIES = {
-    "not-resident": Race(
-        ("cub#369", "mirage#761"), partial(resident, right.refuse, 1), partial(resident, wrong.launched, 1)
-    ),
-    "reset-by-last": Race(
-        ("cuml#458", "Fuser#2081"), partial(layers, right.Barrier(), 2), partial(layers, wrong.ResetByLast(), 2)
-    ),
+    "not-resident": Race(("cub#369", "mirage#761"), wrong.launched, launched, right.refuse),
+    "reset-by-last": Race(("cuml#458", "Fuser#2081"), wrong.ResetByLast(), two_layers, right.Barrier()),
     "second-replay": Race(
-        ("aiter#4494", "aiter#4709", "aiter#4916"),
-        partial(right.launches, right.Barrier),
-        partial(right.launches, wrong.SecondReplay),
+        ("aiter#4494", "aiter#4709", "aiter#4916"), wrong.SecondReplay, right.launches, right.Barrier
     ),
     "early-unlock": Race(
-        ("triton#4504", "triton#6307", "tritonbench#1266"),
-        partial(right.warps, right.Warps),
-        partial(right.warps, wrong.EarlyUnlock),
+        ("triton#4504", "triton#6307", "tritonbench#1266"), wrong.EarlyUnlock, right.warps, right.Warps
     ),
-    "two-halves": Race(
-        ("nccl#2053", "nccl#281"), partial(layers, small.Words(), 1), partial(layers, wrong.TwoHalves(), 1)
-    ),
+    "two-halves": Race(("nccl#2053", "nccl#281"), wrong.TwoHalves(), layers, small.Words()),
 }
-
-
-SUBJECTS = {f"{name:15}{side}": getattr(race, side) for name, race in LIES.items() for side in ("right", "wrong")}
+SUBJECTS = {
+    f"{name:15}{side}": partial(race.found, getattr(race, side)) for name, race in LIES.items()
+    for side in ("right", "wrong")
+}  # fmt: skip
 
 
 def check(search: Callable[[], Found]) -> None:
     """The whole test: all interleavings end as they should. AssertionError with how the shortest that does not ends."""
-    _, _, lost = searched(search)
+    _, _, lost = search()
     assert not lost, lost[-1]

@@ -36,7 +36,7 @@ def swap(mine: Function) -> Places:
             raise ValueError("there are more drafts than were wanted")
         return drafts
 
-    return {"nanoinfer.speculate.lookup:PromptLookup.draft": draft}
+    return {"nanoinfer.speculate.lookup:Repeats.draft": draft}
 
 
 EXERCISE = Spec(
@@ -47,7 +47,7 @@ EXERCISE = Spec(
     axes=("draft",),
     typed=True,
     swap=swap,
-    refuse=("nanoinfer.speculate.lookup:look_up", "nanoinfer.speculate.lookup:PromptLookup.draft"),
+    refuse=("nanoinfer.speculate.lookup:look_up", "nanoinfer.speculate.lookup:Repeats.draft"),
 )
 
 

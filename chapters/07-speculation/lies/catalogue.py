@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nanobook import lies
+
 from . import wrong
 from .toy import Asked, Decoder
 
@@ -12,22 +14,26 @@ Make = Callable[[Asked], Decoder]
 
 
 @dataclass(frozen=True)
-class Lie:
-    """One defect. threads: where it was reported. asked: the text that it is told by."""
+class Lie(lies.Lie):
+    """One defect. scene: the text that is asked for."""
 
-    threads: tuple[str, ...]
-    wrong: type[Decoder]
-    asked: Asked
+    right: type[Decoder] = Decoder
 
-    def sides(self) -> tuple[str, str, str]:
-        return plain(self.asked), *(with_guesses(self.asked, kind)[0] for kind in (Decoder, self.wrong))
+    def tell(self, kind: Make) -> str:
+        """The text with guesses."""
+        return kind(self.scene).run()
+
+    def truth(self) -> str:
+        """The text without guesses."""
+        return plain(self.scene)
 
     def lines(self) -> list[str]:
         """Each text without guesses, and with them, a bar between steps."""
         found = []
-        for side, kind in (("right", Decoder), ("wrong", self.wrong)):
-            found.append(f"{side}, no guesses   {plain(self.asked, kind)}")
-            found.append(f"{side}               {'|'.join(with_guesses(self.asked, kind)[1])}")
+        for side, kind in (("right", self.right), ("wrong", self.wrong)):
+            guessing = kind(self.scene)
+            guessing.run()
+            found += [f"{side}, no guesses   {plain(self.scene, kind)}", f"{side:20}{'|'.join(guessing.runs)}"]
         return found
 
 
@@ -52,12 +58,6 @@ def plain(asked: Asked, make: Make = Decoder) -> str:
     return make(asked._replace(k=0)).run()
 
 
-def with_guesses(asked: Asked, make: Make) -> tuple[str, list[str]]:
-    """What comes with them, and what each step gave."""
-    decoder = make(asked)
-    return decoder.run(), decoder.runs
-
-
 def check(make: Make) -> None:
     """The whole test: every text with guesses is the text without. AssertionError for the first that is not."""
     for prompt in ("the wolf. ", "a hare", "owl "):
@@ -65,5 +65,5 @@ def check(make: Make) -> None:
             for letters in range(1, 30):
                 for options in ({}, {"stop": prompt[-2].lower()}, {"tired": 3}, {"seed": 7}):
                     asked = Asked(prompt, letters, k, **options)  # type: ignore[arg-type]
-                    told = with_guesses(asked, make)[0]
+                    told = make(asked).run()
                     assert told == plain(asked, make), f"k = {k}: {told!r}, not {plain(asked, make)!r}"

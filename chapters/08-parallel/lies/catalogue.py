@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nanobook import lies
+
 from . import wrong
 from .play import Make, Told, play
 from .toy import Asked, Rank
@@ -13,34 +15,27 @@ ROOMY = (20, 20)
 
 
 @dataclass(frozen=True)
-class Lie:
-    """One defect. threads: where it was reported. asked, rooms, luck: of two ranks by which it is told."""
+class Lie(lies.Lie):
+    """One defect. scene: the texts that are asked for. rooms: of the two ranks by which it is told."""
 
-    threads: tuple[str, ...]
-    wrong: type[Rank]
-    asked: tuple[Asked, ...]
+    right: type[Rank] = Rank
     rooms: tuple[int, ...] = ROOMY
-    luck: int = 0
 
-    def told(self, kind: type[Rank]) -> list[Told]:
-        return play(kind, self.rooms, self.asked, self.luck)
+    def tell(self, kind: type[Rank]) -> list[Told]:
+        """What two ranks have told."""
+        return play(kind, self.rooms, self.scene)
 
-    def alone(self) -> list[str]:
-        """The texts of one rank, with the least memory of all."""
-        return one_rank(self.asked, min(self.rooms))
-
-    def sides(self) -> tuple[list[Told], list[Told], list[Told]]:
-        return [Told(self.alone(), "")] * len(self.rooms), self.told(Rank), self.told(self.wrong)
+    def truth(self) -> list[Told]:
+        """On every rank the texts of one rank, with the least memory of all."""
+        return [Told(one_rank(self.scene, min(self.rooms)), "")] * len(self.rooms)
 
     def lines(self) -> list[str]:
         """The texts side by side, and how a rank has ended that has not done its work."""
-        found = [f"one rank        {' | '.join(self.alone())}"]
-        for side, kind in (("right", Rank), ("wrong", self.wrong)):
-            found += [
-                f"{side}, rank {n}   {' | '.join(filter(None, [*told.texts, told.end]))}"
-                for n, told in enumerate(self.told(kind))
-            ]
-        return found
+        truth, *sides = self.sides()
+        told = {"one rank": truth[0]}
+        for side, ranks in zip(("right", "wrong"), sides, strict=True):
+            told |= {f"{side}, rank {n}": one for n, one in enumerate(ranks)}
+        return [f"{label:16}{' | '.join(filter(None, [*one.texts, one.end]))}" for label, one in told.items()]
 
 
 LIES = {
@@ -70,7 +65,7 @@ def one_rank(asked: Sequence[Asked], room: int) -> list[str]:
 
 
 def check(make: Make) -> None:
-    """The whole test: on any number of ranks, whoever is late, each has one rank's texts. AssertionError if not."""
+    """The whole test: on any number of ranks, whichever is late, each has one rank's texts. AssertionError if not."""
     short, long = [Asked("the wolf ", 18), Asked("a hare ", 9, seed=7)], [Asked("an owl ", 12, patience=51)]
     for asked in (short, long + short, [*short, *long] * 2):
         for rooms in ((16, 15), (15, 16), (15, 18, 15)):

@@ -49,7 +49,6 @@ function apply(s, e) {
 // One more event. What its column shows is noted once, while the lanes of its rows are known.
 function take(told) {
   const e = { ...NOTHING, ...told };
-  if (e.version !== 1 || !["keyframe", "step"].includes(e.kind) || (e.kind === "step" && !newest.engine)) return;
   const before = events.length % EVERY ? null : structuredClone(newest);
   const rows = new Map([...newest.rows, ...[...e.rows, ...e.begun].map((row) => [row.id, row])]);
   const marks = [
@@ -109,9 +108,8 @@ function details(e) {
 
 function facts({ blocks, block_size, sharing, lag, max_batch, max_batched_tokens }) {
   const pool = `${blocks.toLocaleString("en")} blocks of ${block_size} tokens · ${sharing ? "prefixes" : "nothing"} shared`;
-  const parts = [model, `up to ${max_batch} rows`, `${max_batched_tokens} tokens a step`];
-  parts.push(blocks ? pool : "no blocks: each row has room of its own", lag && `host up to ${n(lag, "step")} behind`);
-  return parts.filter(Boolean).join(" · ");
+  const room = blocks ? pool : "no blocks: each row has room of its own", late = lag && `host up to ${n(lag, "step")} behind`;
+  return [model, `up to ${max_batch} rows`, `${max_batched_tokens} tokens a step`, room, late].filter(Boolean).join(" · ");
 }
 
 function notes({ skipped, hidden, engine: { cell } }) {
@@ -293,15 +291,10 @@ function square(c, x, y, id) {
 
 // ---- the pool: a square a block, or several blocks a square
 
-// How many blocks are owned, shared, and kept for their text. owners: of each block, the requests and its place in their tables.
-function tally(s, owners) {
-  if (s.cells.size) return [0, 1, 2].map((i) => [...s.cells.values()].reduce((sum, counts) => sum + counts[i], 0));
-  return [owners.size, [...owners.values()].filter((who) => who.length > 1).length, s.cached.size];
-}
-
 function drawPool(s) {
   const { blocks, cell, block_size } = s.engine, wide = $("grid").clientWidth, high = Math.max(220, Math.min(innerHeight * 0.5, 460));
   const cells = cell > 1 ? Math.ceil((blocks + 1) / cell) : blocks, owners = new Map();
+  const tally = [0, 0, s.cached.size]; // blocks that are owned, shared, and kept for their text
   let side = 40;
   while (side > 3 && Math.ceil(cells / Math.floor(wide / side)) * side > high) side -= 1;
   const across = Math.max(1, Math.floor(wide / side)), inner = side - (side > 5 ? 2 : 1);
@@ -310,6 +303,7 @@ function drawPool(s) {
   for (let number = 0; number < cells; number++) box(c, color("faint"), ...place(number), inner, inner);
   for (const [number, counts] of s.cells) {
     const [x, y] = place(number), [used, shared, cached] = counts.map((count) => (inner * count) / cell);
+    counts.forEach((count, i) => { tally[i] += count; });
     if (cached) hatch(c, x, y + inner - used - cached, inner, cached);
     box(c, COLORS[1], x, y + inner - used, inner, used);
     if (shared) box(c, color("ink"), x, y + inner - 1 - shared, inner, 1.5);
@@ -318,12 +312,14 @@ function drawPool(s) {
   for (const block of s.cached) hatch(c, ...place(block - 1), inner, inner);
   for (const [block, who] of owners) {
     const [x, y] = place(block - 1), [[id, i]] = who, mine = who.some(([one]) => one === chosen);
+    tally[0] += 1;
+    tally[1] += Number(who.length > 1);
     if (who.length > 1) drawShared(c, x, y, inner, who.map(([one]) => one));
     else drawOwned(c, x, y, inner, id, (s.rows.get(id)?.fed ?? Infinity) / block_size - i);
     if (mine) frame(c, color("accent"), x + 0.5, y + 0.5, inner - 1, inner - 1, 3);
     hits.grid.push({ x, y, w: side, h: side, id: mine ? chosen : id });
   }
-  const [used, shared, kept] = tally(s, owners), number = blocks.toLocaleString("en");
+  const [used, shared, kept] = tally, number = blocks.toLocaleString("en");
   $("blocks").textContent = blocks ? `${used.toLocaleString("en")} of ${number} used` : "none";
   $("grid").ariaLabel = `${number} blocks: ${used} owned, of these ${shared} shared, ${kept} kept for their text, ${blocks - used - kept} free.`;
 }
@@ -339,17 +335,12 @@ function drawOwned(c, x, y, inner, id, full) {
 }
 
 function drawShared(c, x, y, inner, who) {
-  fill(c, who[0], x, y, inner, inner);
-  c.save();
-  c.clip(new Path2D(`M${x + inner} ${y}v${inner}h${-inner}`));
-  fill(c, who.at(-1), x, y, inner, inner);
-  c.restore();
+  fill(c, who[0], x, y, inner / 2, inner);
+  fill(c, who.at(-1), x + inner / 2, y, inner / 2, inner);
   frame(c, color("ink"), x, y, inner, inner, inner > 6 ? 2 : 1);
-  if (inner < 12) return;
-  disc(c, "#000", x + inner / 2, y + inner / 2, inner > 20 ? 7.5 : 5);
-  c.font = letters(`bold ${inner > 20 ? 10 : 8}px`);
+  if (inner < 16) return;
+  disc(c, "#000", x + inner / 2, y + inner / 2, 7.5);
   write(c, "#fff", Math.min(99, who.length), x + inner / 2, y + inner / 2 + 0.5, "center");
-  c.font = letters("12px");
 }
 
 // ---- the page around the drawings
@@ -460,19 +451,18 @@ function fromHash() {
 }
 
 let ticking = 0; // a recording that plays
-function tick() {
+function tick(place = at + 1) {
   if (!playing) return;
-  seek(at + 1);
-  playing = at < last();
-  ticking = setTimeout(tick, 1000 / $("speed").value);
+  seek(place);
+  playing = place < last() || !recording;
+  if (recording) ticking = setTimeout(tick, 1000 / $("speed").value);
 }
 
 function toggle() {
   clearTimeout(ticking);
   if (playing || !events.length) return go(at);
   playing = true;
-  seek(at < last() ? at : 0);
-  if (recording) ticking = setTimeout(tick, 1000 / $("speed").value);
+  tick(at < last() ? at : 0);
 }
 
 const actions = {
@@ -489,10 +479,8 @@ addEventListener("keydown", (event) => {
   act(event);
 });
 $("scrub").oninput = () => go(Number($("scrub").value));
-$("link").onclick = async (event) => {
-  event.preventDefault();
-  go(at);
-  try { await navigator.clipboard.writeText(location.href); } catch { return; }
+$("link").onclick = async () => {
+  try { await navigator.clipboard.writeText($("link").href); } catch { return; }
   $("link").textContent = "Link copied";
   setTimeout(() => { $("link").textContent = "Link to this step"; }, 1500);
 };
@@ -518,7 +506,7 @@ function wear() {
 }
 
 function turn() {
-  store("nanoinfer-theme", document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  store("nanoinfer-theme", $("theme").textContent.toLowerCase());
   wear();
 }
 

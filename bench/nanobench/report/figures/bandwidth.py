@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from nanobench.core.records import Report, Result
-from nanobench.report.figures.style import TEXT, WIDTH, Drawing, corner, gaps, provenance
+from nanobench.report.figures.style import TEXT, Drawing, corner, gaps, provenance, sheet
 from nanobench.report.figures.throughput import batch_axis, lines, margins, name_lines, plain_log, point
 from nanobench.report.values import batches_of, engine_label, engines_of, model_label, share
 
@@ -20,8 +20,7 @@ def bandwidth_share(report: Report, stem: str, model: str, newest: str | None = 
     batches, kind = batches_of(results), report.machine.kind
 
     def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 4.2), layout=None)
-        ax = figure.subplots()
+        figure, ((ax,),) = sheet(4.2)
         lines(ax, results, lambda r: point(None if r.floor_share is None else 100 * r.floor_share), newest, kind)
         ax.axhline(100, color=TEXT, linewidth=1.4, label="_limit")
         ax.annotate(

@@ -11,7 +11,19 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from nanobench.core.records import Report, Result
-from nanobench.report.figures.style import GROUND, MUTED, TEXT, WIDTH, Drawing, corner, counted, gaps, looks, provenance
+from nanobench.report.figures.style import (
+    GROUND,
+    MUTED,
+    TEXT,
+    Drawing,
+    counted,
+    finish,
+    gaps,
+    keys_of,
+    looks,
+    provenance,
+    sheet,
+)
 from nanobench.report.values import (
     batches_of,
     engine_label,
@@ -30,7 +42,11 @@ CONTEXT_BATCHES = (1, 8, 64)
 
 def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Drawing | None:
     """p10 to p90 as a bar, p50 and p99 as marks, by engine, at some batch sizes."""
-    results = [r for r in report.find(model=model) if r.itl_s and r.itl_p99_s]
+    quantiles = {
+        r.case: (r.itl_s.p10, r.itl_s.median, r.itl_s.p90, r.itl_p99_s)
+        for r in report.find(model=model) if r.itl_s and r.itl_p99_s
+    }  # fmt: skip
+    results = [r for r in report.find(model=model) if r.case in quantiles]
     names = engines_of(results)
     batches = [b for b in batches_of(results) if b in ITL_BATCHES] or batches_of(results)[:4]
     if not results:
@@ -41,15 +57,12 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
         note = provenance(report, model) + "\nsingle steps, in one run of their own"
         more = 0.17 * (len(note.splitlines()) - 3)  # inches, where the note is longer than usual
         height = rows * (0.34 * len(names) + 0.75) + 1.35 + more
-        figure = Figure(figsize=(WIDTH, height), layout=None)
-        axes = figure.subplots(rows, min(2, len(batches)), sharey=True, squeeze=False)
+        figure, axes = sheet(height, rows, min(2, len(batches)), sharey=True)
         styles = looks(names, newest)
         for ax, batch in zip(axes.flat, batches, strict=False):
             for r in (r for r in results if r.case.batch == batch):
                 y, color = names.index(r.case.engine), styles[r.case.engine]["color"]
-                assert r.itl_s is not None
-                assert r.itl_p99_s is not None
-                p10, p50, p90, p99 = (1e3 * t for t in (r.itl_s.p10, r.itl_s.median, r.itl_s.p90, r.itl_p99_s))
+                p10, p50, p90, p99 = (1e3 * t for t in quantiles[r.case])
                 ax.plot([p90, p99], [y, y], color=color, linewidth=1.4)
                 ax.barh(y, p90 - p10, left=p10, height=0.5, color=color, linewidth=0)
                 ax.plot(p50, y, "|", color=TEXT, markersize=15, markeredgewidth=2)
@@ -72,35 +85,22 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
             Line2D([], [], color=TEXT, marker="|", linestyle="", markersize=13, markeredgewidth=2, label="median"),
             Line2D([], [], color=MUTED, marker="D", markersize=4.5, label="up to 99%"),
         ]
-        figure.legend(handles=marks, loc="upper left", bbox_to_anchor=(0.02, 0.995), ncol=3)
-        gap = 0.75 / (0.34 * len(names))  # of a panel's height: what an axis and a title need
-        figure.subplots_adjust(
-            left=0.315, right=0.985, top=1 - 0.75 / height, bottom=(1.12 + more) / height, hspace=gap, wspace=0.12
-        )
-        corner(figure, note)
-        return figure
+        margins = {"left": 0.315, "top": 1 - 0.75 / height, "bottom": (1.12 + more) / height, "wspace": 0.12}
+        margins["hspace"] = 0.75 / (0.34 * len(names))  # of a panel's height: what an axis and a title need
+        return finish(figure, note, margins, marks, at=0.02)
 
     rows = [
-        (r.case.engine, str(r.case.batch), *(seconds(t) for t in (r.itl_s.p10, r.itl_s.median, r.itl_s.p90)),
-         seconds(r.itl_p99_s))
-        for name in names for r in results if r.case.engine == name and r.itl_s and r.itl_p99_s
+        (name, str(case.batch), *map(seconds, times))
+        for name in names for case, times in quantiles.items() if case.engine == name
     ]  # fmt: skip
     title = f"Inter-token latency, {model_label(model)} on {report.machine.device}"
     header = ("engine", "B", "p10", "p50", "p90", "p99")
-    return Drawing(
-        f"{stem}-itl", title, _itl_alt(results, title, batches), header, tuple(rows), draw, gaps(report, model)
-    )
-
-
-def _itl_alt(results: Sequence[Result], title: str, batches: Sequence[int]) -> str:
-    text = f"{title}: bars from the 10% to the 90% quantile of single steps, a mark at the median, a line to p99."
+    alt = f"{title}: bars from the 10% to the 90% quantile of single steps, a mark at the median, a line to p99."
     for batch in batches:
-        medians = [
-            f"{engine_label(r.case.engine)} {seconds(r.itl_s.median)}"
-            for r in results if r.case.batch == batch and r.itl_s
-        ]  # fmt: skip
-        text += f" Medians at batch {batch}: {'; '.join(medians)}."
-    return text
+        at = [(case.engine, times) for case, times in quantiles.items() if case.batch == batch]
+        medians = "; ".join(f"{engine_label(engine)} {seconds(p50)}" for engine, (_, p50, *_) in at)
+        alt += f" Medians at batch {batch}: {medians}."
+    return Drawing(f"{stem}-itl", title, alt, header, tuple(rows), draw, gaps(report, model))
 
 
 def context(report: Report, stem: str, model: str, newest: str | None = None) -> Drawing | None:
@@ -115,8 +115,7 @@ def context(report: Report, stem: str, model: str, newest: str | None = None) ->
         return None
 
     def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 4.4), layout=None)
-        axes = figure.subplots(1, len(batches), squeeze=False)[0]
+        figure, (axes,) = sheet(4.4, 1, len(batches))
         styles = looks(names, newest)
         for ax, batch in zip(axes, batches, strict=True):
             for name in names:
@@ -130,13 +129,10 @@ def context(report: Report, stem: str, model: str, newest: str | None = None) ->
             ax.set_ylim(bottom=0)
             ax.set_xlim(left=0)
         axes[0].set_ylabel("ms a decode step")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.06, 0.995), ncol=len(labels))
         note = provenance(report, model) + "\nband: 10–90% of the runs"
         more = 0.17 * (len(note.splitlines()) - 3) / 4.4
-        figure.subplots_adjust(left=0.08, right=0.985, top=0.83, bottom=0.26 + more, wspace=0.2)
-        corner(figure, note)
-        return figure
+        margins = {"left": 0.08, "top": 0.83, "bottom": 0.26 + more, "wspace": 0.2}
+        return finish(figure, note, margins, keys_of(axes[0]))
 
     rows = []
     for r in sorted(results, key=lambda r: (names.index(r.case.engine), r.case.batch, r.case.prompt_tokens)):
@@ -146,15 +142,8 @@ def context(report: Report, stem: str, model: str, newest: str | None = None) ->
     title = f"Time of a decode step against context, {model_label(model)} on {report.machine.device}"
     header = ("engine", "B", "context", "a decode step", "TTFT of a prompt so long")
     alt = title + ", time from zero." + _context_alt(results, batches, names)
-    return Drawing(
-        stem if "context" in stem else f"{stem}-context",
-        title,
-        alt,
-        header,
-        tuple(rows),
-        draw,
-        gaps(report, model),
-    )
+    name = stem if "context" in stem else f"{stem}-context"
+    return Drawing(name, title, alt, header, tuple(rows), draw, gaps(report, model))
 
 
 def _line(results: Sequence[Result]) -> list[tuple[float, float, float, float]]:

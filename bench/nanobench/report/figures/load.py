@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from nanobench.report.figures.style import ACCENT, GROUND, MUTED, PEERS, WIDTH, Drawing, corner, origin
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, PEERS, Drawing, finish, origin, sheet
 from nanobench.report.figures.throughput import plain_log
 from nanobench.report.values import model_label, seconds, significant
 
@@ -25,12 +25,11 @@ def load(report: LoadReport, stem: str) -> Drawing | None:
         return None
     looks: dict[str, dict[str, Any]] = {
         name: {"color": colour, "marker": marker, "markersize": 6.0}
-        for name, colour, marker in zip(report.targets, _colours(len(report.targets)), MARKERS * 9, strict=False)
+        for name, colour, marker in zip(report.targets, (ACCENT, *PEERS * 9), MARKERS * 9, strict=False)
     }
 
     def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 4.4), layout=None)
-        times, gaps, good = figure.subplots(1, 3)
+        figure, ((times, gaps, good),) = sheet(4.4, 1, 3)
         times.set_yscale("log")
         for name in names:
             runs = sorted((run for run in found if run.target == name), key=lambda run: run.asked_per_s or 0)
@@ -52,15 +51,13 @@ def load(report: LoadReport, stem: str) -> Drawing | None:
             axes.set_xlim(0, 1.05 * fastest)
             axes.set_ylim(bottom=None if axes is times else 0)
         plain_log(times)
-        handles = [Line2D([], [], label=name, linewidth=1.8, **looks[name]) for name in names]
-        handles += [Line2D([], [], color=MUTED, label="p50"), Line2D([], [], color=MUTED, linestyle=":", label="p99")]
+        keys = [Line2D([], [], label=name, linewidth=1.8, **looks[name]) for name in names]
+        keys += [Line2D([], [], color=MUTED, label="p50"), Line2D([], [], color=MUTED, linestyle=":", label="p99")]
         if any(run.off for run in found):
             off: dict[str, Any] = {"marker": "o", "linestyle": "", "fillstyle": "none", "label": "off schedule"}
-            handles.append(Line2D([], [], color=MUTED, **off))
-        figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.05, 0.995), ncol=len(handles))
-        figure.subplots_adjust(left=0.07, right=0.985, top=0.81, bottom=0.27, wspace=0.25)
-        corner(figure, f"{_what(report)}\n{origin(report)}")
-        return figure
+            keys.append(Line2D([], [], color=MUTED, **off))
+        note = f"{_what(report)}\n{origin(report)}"
+        return finish(figure, note, {"left": 0.07, "top": 0.81, "bottom": 0.27, "wspace": 0.25}, keys, at=0.05)
 
     title = f"Latency and goodput against the rate, {model_label(report.model)} on {report.machine.device}"
     header = ("target", "requests/s asked", "sent", "ok", "refused", "failed", "TTFT p50", "p90", "p99", "ITL p50",
@@ -69,10 +66,6 @@ def load(report: LoadReport, stem: str) -> Drawing | None:
     notes = [f"{r.target}, {r.plan}: it has no rate" for r in report.runs if r.asked_per_s is None]
     notes += [f"{r.target}, {r.plan}: no answers" for r in report.runs if r.asked_per_s and not r.ttft]
     return Drawing(f"{stem}-rates", title, _alt(title, report, found), header, rows, draw, tuple(notes))
-
-
-def _colours(count: int) -> list[str]:
-    return [ACCENT, *(PEERS * count)][:count]
 
 
 def _what(report: LoadReport) -> str:

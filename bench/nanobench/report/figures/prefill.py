@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from nanobench.report.figures.style import ACCENT, GROUND, MUTED, WIDTH, Drawing, corner, origin
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, Drawing, finish, keys_of, origin, sheet
 from nanobench.report.values import factor, model_label, seconds
 
 if TYPE_CHECKING:
@@ -24,20 +24,19 @@ def prefill(report: GraphsReport, stem: str) -> Drawing | None:
         return None
 
     def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 4.2), layout=None)
-        axes = figure.subplots(1, len(batches), sharey=True, squeeze=False)[0]
+        figure, (axes,) = sheet(4.2, 1, len(batches), sharey=True)
         looks = dict(zip(VARIANTS, ((MUTED, "s", "-"), (ACCENT, "v", ":"), (ACCENT, "v", "-")), strict=True))
         for ax, batch in zip(axes, batches, strict=True):
             for variant, (color, marker, line) in looks.items():
                 points = _points(found, batch, variant)
-                x, ms = [p.tokens for p in points], [1e3 * p.ttft_s.median for p in points]
-                low, high = [1e3 * p.ttft_s.p10 for p in points], [1e3 * p.ttft_s.p90 for p in points]
+                x = [p.tokens for p in points]
+                ms, low, high = ([1e3 * getattr(p.ttft_s, of) for p in points] for of in ("median", "p10", "p90"))
                 ax.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
                 ax.plot(x, ms, color=color, linestyle=line, linewidth=2.0, label=variant)
                 for p, at in zip(points, ms, strict=True):
-                    hollow = variant != "eager" and p.bare_s is None
+                    empty = variant != "eager" and p.bare_s is None
                     ax.plot(p.tokens, at, marker, color=color, markersize=7,
-                            markerfacecolor=GROUND if hollow else color)  # fmt: skip
+                            markerfacecolor=GROUND if empty else color)  # fmt: skip
             ax.set_xscale("log", base=2)
             ticks = sorted({p.tokens for p in found})
             ax.set_xticks(ticks, [str(n) for n in ticks])
@@ -46,15 +45,13 @@ def prefill(report: GraphsReport, stem: str) -> Drawing | None:
             ax.set_xlabel("tokens of a prompt")
         axes[0].set_ylim(0, 1.08e3 * max(p.ttft_s.p90 for p in found))
         axes[0].set_ylabel("TTFT, ms")
-        handles, labels = axes[0].get_legend_handles_labels()
+        keys = keys_of(axes[0])
         if any(p.arm != VARIANTS[0] and p.bare_s is None for p in found):
-            handles.append(Line2D([], [], color=ACCENT, marker="v", linestyle="", fillstyle="none", markersize=7))
-            labels.append("too large for a graph: run eagerly")
-        figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.06, 0.995), ncol=len(labels))
-        figure.subplots_adjust(left=0.075, right=0.985, top=0.83, bottom=0.25, wspace=0.08)
+            hollow: dict[str, Any] = {"marker": "v", "linestyle": "", "fillstyle": "none", "markersize": 7}
+            keys.append(Line2D([], [], color=ACCENT, label="too large for a graph: run eagerly", **hollow))
         what = f"{model_label(report.model)}, {report.dtype}, the paged engine"
-        corner(figure, f"{what}; medians, 10–90% of whole calls for one token\n{origin(report)}")
-        return figure
+        note = f"{what}; medians, 10–90% of whole calls for one token\n{origin(report)}"
+        return finish(figure, note, {"left": 0.075, "top": 0.83, "bottom": 0.25, "wspace": 0.08}, keys)
 
     title = f"TTFT by prompt length, eager and replayed, {model_label(report.model)} on {report.machine.device}"
     rows = tuple(

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from nanobench.core.records import Report, ResultsFile
 from nanobench.report.figures import words
@@ -92,6 +94,39 @@ def look(name: str, newest: str | None) -> dict[str, Any]:
 def looks(names: Sequence[str], newest: str | None) -> dict[str, dict[str, Any]]:
     """`look` for each engine of a figure."""
     return {name: look(name, newest_of(names, newest)) for name in names}
+
+
+def sheet(height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """A figure so many inches high, and its panels, an array of rows and columns."""
+    figure = Figure(figsize=(WIDTH, height), layout=None)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def finish(
+    figure: Figure, note: str, margins: dict[str, float], keys: Sequence[Any] = (), at: float = 0.06,
+    columns: int | None = None, spacing: float | None = None, high: float = 0.995,
+) -> Figure:  # fmt: skip
+    """The legend above, the margins, and where the numbers come from."""
+    if keys:
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (at, high)}
+        figure.legend(handles=keys, ncol=columns or len(keys), columnspacing=spacing, **place)
+    figure.subplots_adjust(**{"right": 0.985, **margins})
+    corner(figure, note)
+    return figure
+
+
+def keys_of(ax: Axes) -> list[Any]:
+    """The lines of a panel that have a name."""
+    return list(ax.get_legend_handles_labels()[0])
+
+
+def written_out(ax: Axes, values: Sequence[int]) -> None:
+    """A logarithmic axis with every one of these values written out."""
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_locator(FixedLocator(list(values)))
+    ax.xaxis.set_major_formatter(FixedFormatter([str(value) for value in values]))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlim(values[0] / 1.3, values[-1] * 1.3)  # also where the largest have no numbers
 
 
 def corner(figure: Figure, text: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from nanobench.core.records import Report, Result, Spread
 from nanobench.report.figures.style import (
@@ -20,13 +20,14 @@ from nanobench.report.figures.style import (
     MUTED,
     RUNGS,
     TEXT,
-    WIDTH,
     Drawing,
     corner,
     gaps,
     looks,
     newest_of,
     provenance,
+    sheet,
+    written_out,
 )
 from nanobench.report.intervals import claimed
 from nanobench.report.values import (
@@ -64,12 +65,12 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
             panels.append(("memory, GB", _gigabytes))
         heights = [3.6, 1.6, 1.6][: len(panels)]
         height = sum(heights) + 1.2
-        figure = Figure(figsize=(WIDTH, height), layout=None)
-        axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
+        figure, axes = sheet(height, len(panels), sharex=True, gridspec_kw={"height_ratios": heights})
         for ax, (label, measure) in zip(axes[:, 0], panels, strict=True):
             lines(ax, results, measure, newest, report.machine.kind)
             if mine is not None:
-                _overlay(ax, mine, model, measure, newest_of(engines_of(results), newest))
+                wide = newest_of(engines_of(results), newest)
+                lines(ax, mine.find(model=model), measure, wide, mine.machine.kind, hollow=True)
             ax.set_yscale("log")
             ax.set_ylabel(label)
             plain_log(ax)
@@ -93,8 +94,13 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
     return Drawing(f"{stem}-throughput", title, alt, header, tuple(_rows(results)), draw, gaps(report, model))
 
 
-def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | None, kind: str) -> None:
-    """One line an engine; a case without a number leaves a gap, and the 10-90% range is a bar."""
+def lines(
+    ax: Axes, results: Sequence[Result], measure: Measure, newest: str | None, kind: str, hollow: bool = False
+) -> None:
+    """One line an engine; a case without a number leaves a gap, and the 10-90% range is a bar.
+
+    hollow: of the reader's own results, laid over in the same colours and with the same markers, dotted.
+    """
     names, batches = engines_of(results), batches_of(results)
     styles = looks(names, newest)
     for name in names:
@@ -105,20 +111,20 @@ def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | N
         y = [spread.median if spread else math.nan for _, spread in found]
         if all(map(math.isnan, y)):
             continue
-        ax.plot(x, y, label=engine_label(name, kind), markeredgecolor=GROUND, **styles[name])
-        bar = {"color": styles[name]["color"], "linewidth": 1, "zorder": 3, "label": "_spread"}
-        for batch, spread in found:
+        color = styles[name]["color"]
+        look: dict[str, Any] = {"label": engine_label(name, kind), "markeredgecolor": GROUND}
+        if hollow:
+            look = {"label": "_mine", "markeredgecolor": color, "linestyle": ":", "markerfacecolor": GROUND}
+        ax.plot(x, y, **styles[name] | look)
+        for batch, spread in found if not hollow else ():
             if spread:
+                bar = {"color": color, "linewidth": 1, "zorder": 3, "label": "_spread"}
                 ax.plot([batch, batch], [spread.p10, spread.p90], **bar)
 
 
 def batch_axis(ax: Axes, batches: Sequence[int]) -> None:
     """Batch sizes on a logarithmic axis, every one of them written out."""
-    ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_locator(FixedLocator(list(batches)))
-    ax.xaxis.set_major_formatter(FixedFormatter([str(batch) for batch in batches]))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlim(batches[0] / 1.3, batches[-1] * 1.3)  # also where the largest have no numbers
+    written_out(ax, batches)
     ax.set_xlabel("batch size B")
 
 
@@ -212,20 +218,6 @@ def _last(line: Line2D) -> tuple[float, float]:
     """The last point that has a number."""
     points = zip(*(np.asarray(each, float) for each in line.get_data()), strict=True)
     return [(x, y) for x, y in points if not math.isnan(y)][-1]
-
-
-def _overlay(ax: Axes, mine: Report, model: str, measure: Measure, newest: str | None) -> None:
-    """The reader's own results: the same colours and markers, hollow and dotted."""
-    results = mine.find(model=model)
-    styles = looks(engines_of(results), newest)
-    for name in engines_of(results):
-        found = [
-            (r.case.batch, measure(r)) for r in sorted(results, key=lambda r: r.case.batch) if r.case.engine == name
-        ]
-        known = [(batch, spread.median) for batch, spread in found if spread]
-        if known:
-            look: dict[str, Any] = {**styles[name], "linestyle": ":", "markerfacecolor": GROUND}
-            ax.plot(*zip(*known, strict=True), markeredgecolor=look["color"], label="_mine", **look)
 
 
 def point(value: float | None) -> Spread | None:

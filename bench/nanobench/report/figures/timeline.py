@@ -1,8 +1,10 @@
-"""The time line of one decode step: the host's calls above, the GPU's kernels below, an engine a panel."""
+"""The time line of one decode step: the host's calls above, the GPU's kernels below, an engine a panel.
+
+And where a step's time goes: a bar an engine, cut by what its kernels are for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +14,9 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from nanobench.report.figures.style import ACCENT, GROUND, MUTED, PEERS, WIDTH, Drawing, corner, origin
-from nanobench.report.values import model_label, share, significant
+from nanobench.micro.step_breakdown import NONE, PARTS, breakdown
+from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, PEERS, Drawing, finish, keys_of, origin, sheet
+from nanobench.report.values import model_label, seconds, share, significant
 
 if TYPE_CHECKING:
     from nanobench.micro.timeline import StepTimeline, Timeline
@@ -32,8 +35,7 @@ def steps(timeline: Timeline, stem: str) -> Drawing:
         rows = len(timeline.steps)
         panel = 1.25 if gpu else 0.8
         height = rows * (panel + 0.5) + 1.7
-        figure = Figure(figsize=(WIDTH, height), layout=None)
-        axes = figure.subplots(rows, 2, squeeze=False, width_ratios=(2.1, 1))
+        figure, axes = sheet(height, rows, 2, width_ratios=(2.1, 1))
         for (whole, part), step in zip(axes, timeline.steps, strict=True):
             begin, span = step.duration_us * 0.25, longest * CLOSE_UP
             _panel(whole, step, gpu, (0, longest * 1.01))
@@ -50,12 +52,9 @@ def steps(timeline: Timeline, stem: str) -> Drawing:
         if gpu:
             keys += [Patch(color=ACCENT, label="launch"), Patch(color=PEERS[0], label="kernel")]
             keys.append(Patch(facecolor=GROUND, edgecolor=MUTED, hatch="////", label="host waits"))
-        figure.legend(handles=keys, loc="upper left", bbox_to_anchor=(0.1, 0.998), ncol=len(keys))
-        figure.subplots_adjust(
-            left=0.118, right=0.985, top=1 - 0.75 / height, bottom=0.98 / height, hspace=0.62, wspace=0.08
-        )
-        corner(figure, f"{decoding(timeline)}; the profiler slows the host down\n{origin(timeline)}")
-        return figure
+        margins = {"left": 0.118, "top": 1 - 0.75 / height, "bottom": 0.98 / height}
+        note = f"{decoding(timeline)}; the profiler slows the host down\n{origin(timeline)}"
+        return finish(figure, note, margins | {"hspace": 0.62, "wspace": 0.08}, keys, at=0.1, high=0.998)
 
     title = f"A decode step as a time line, {model_label(timeline.model)} on {timeline.machine.device}"
     rows = tuple(_row(step, gpu) for step in timeline.steps)
@@ -106,13 +105,8 @@ def decoding(timeline: Timeline) -> str:
     return f"{of}, {timeline.context} tokens of context"
 
 
-def _counts(step: StepTimeline) -> tuple[int, int]:
-    kinds: Sequence[str] = [event.kind for event in step.host]
-    return kinds.count("operator"), kinds.count("launch")
-
-
 def _caption(step: StepTimeline, gpu: bool) -> str:
-    operators, launches = _counts(step)
+    operators, launches = step.count("operator"), step.count("launch")
     if not gpu:
         return f"{step.engine}: {operators} operators in {significant(step.duration_us)} µs"
     launched = f"{launches} launch{'' if launches == 1 else 'es'}"
@@ -120,8 +114,55 @@ def _caption(step: StepTimeline, gpu: bool) -> str:
 
 
 def _row(step: StepTimeline, gpu: bool) -> tuple[str, ...]:
-    operators, launches = _counts(step)
     taken = significant(sum(kernel.duration_us for kernel in step.kernels))
-    on_gpu = (str(launches), str(len(step.kernels)), f"{taken} µs", share(step.busy)) if gpu else ("–",) * 4
+    on_gpu = (str(step.count("launch")), str(len(step.kernels)), f"{taken} µs", share(step.busy)) if gpu else ("–",) * 4
     times = (f"{significant(step.unprofiled_us)} µs", f"{significant(step.duration_us)} µs")
-    return (step.engine, *times, str(operators), *on_gpu)
+    return (step.engine, *times, str(step.count("operator")), *on_gpu)
+
+
+HATCHES = ("", "//", "", "..", "", "xx", "")
+
+
+def step_breakdown(timeline: Timeline, stem: str) -> Drawing | None:
+    """The engines that replay graphs, each as one bar; None where the file has none of them, or no kernels."""
+    steps = [step for step in timeline.steps if step.engine.endswith("-graph") and step.kernels]
+    if not steps:
+        return None
+    parts = {step.engine: breakdown(step) for step in steps}
+
+    def draw() -> Figure:
+        height = 1.95 + 0.75 * len(steps)
+        figure, ((ax,),) = sheet(height)
+        colors = (PEERS[0], PEERS[1], ACCENT, PEERS[2], PEERS[3], GREYS[1])
+        for y, step in enumerate(steps):
+            left = 0.0
+            for at, part in enumerate(parts[step.engine]):
+                width = 1e6 * part.seconds
+                color = "none" if part.name == NONE else colors[at]
+                ax.barh(y, width, left=left, height=0.55, color=color, edgecolor=MUTED, linewidth=0.7,
+                        hatch=HATCHES[at], label=part.name if y == 0 else None)  # fmt: skip
+                if width > 22:
+                    ax.text(left + width / 2, y - 0.37, significant(width, 2), ha="center", va="bottom", fontsize=9.5)
+                left += width
+        ax.set_yticks(range(len(steps)), [step.engine for step in steps])
+        ax.set_ylim(len(steps) - 0.5, -0.65)
+        ax.set_xlabel("µs of one decode step")
+        ax.grid(axis="y", visible=False)
+        note = f"{decoding(timeline)}; shares by the profiler, times without it\n{origin(timeline)}"
+        margins = {"left": 0.145, "top": 1 - 0.62 / height, "bottom": 0.98 / height}
+        return finish(figure, note, margins, keys_of(ax), at=0.11, columns=4, spacing=1.2)
+
+    title = f"Breakdown of a replayed decode step, {model_label(timeline.model)} on {timeline.machine.device}"
+    rows = tuple(
+        (step.engine, *(f"{seconds(part.seconds)} ({share(part.share)})" for part in parts[step.engine]))
+        for step in steps
+    )
+    return Drawing(f"{stem}-breakdown", title, _alt(title, steps, timeline), ("engine", *PARTS), rows, draw)
+
+
+def _alt(title: str, steps: list[StepTimeline], timeline: Timeline) -> str:
+    text = f"{title}, batch {timeline.batch}, {timeline.context} tokens of context."
+    for step in steps:
+        told = "; ".join(f"{part.name} {share(part.share)}" for part in breakdown(step))
+        text += f" {step.engine}, {seconds(step.unprofiled_us / 1e6)} in all: {told}."
+    return text

@@ -1,4 +1,7 @@
-"""Queues that let somebody wait for ever, or lose room."""
+"""Queues that are wrong: requests wait for ever, room is lost, or a block does not hold what it says.
+
+Each is the right one with one method written otherwise.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from .toy import SIZE, Queue, Row, Work
 
 
 class PromptsFirst(Queue):
-    """Whoever writes waits until no prompt is left to be read."""
+    """A row that writes waits until no prompt is left to be read."""
 
     def plan(self) -> Work:
         work: Work = []
@@ -84,3 +87,40 @@ class TwoPromptsFirst(Queue):
             self.feed(self.running, work)
             self.begin(work)
         return work
+
+
+class Unwritten(Queue):
+    """Blocks can be found from the moment they are taken."""
+
+    def admit(self, row: Row) -> bool:
+        admitted = super().admit(row)
+        self.publish(row, len(row.text))
+        return admitted
+
+
+class StaleMap(Queue):
+    """A block that is taken again is still known for what it held."""
+
+    def take(self) -> int:
+        block = self.free.pop(0)
+        self.owners[block] = 1
+        return block
+
+
+class HalfResumed(Queue):
+    """A row that has been preempted counts as writing as soon as its prompt has been read again."""
+
+    def left(self, row: Row) -> int:
+        return len(row.prompt) - row.fed if row.fed < len(row.prompt) else 1
+
+    def run(self, row: Row, letters: int) -> str:
+        if row.fed >= len(row.prompt):
+            row.fed = len(row.text) - 1  # its newest letter
+        return super().run(row, letters)
+
+
+class LettersAlone(Queue):
+    """A block is known by its own letters, whatever stood before them."""
+
+    def key(self, text: str) -> str:
+        return text[-SIZE:]
