@@ -15,10 +15,11 @@ from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Exercise, Spec, Wrong
 from nanocourse.exercises.outcomes import Returned
+from nanocourse.learner.report import result_lines
 from tests.course.learner_files import EXERCISES, Keep, answer, checked, right_file
 
 FILTERS = chapters.exercise("1.4")
-RIGHT = right_file(FILTERS)
+RIGHT, CHAPTER = right_file(FILTERS), chapters.chapter(1)
 
 
 def toy(folder: Path) -> Exercise:
@@ -46,7 +47,7 @@ def test_a_right_answer_passes_with_its_receipt(keep: Keep, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("source", "status", "says"),
     [
-        (stubs.stub(FILTERS, chapters.chapter(1)), "not begun", ""),
+        (stubs.stub(FILTERS, CHAPTER), "not begun", ""),
         ("", "not run", "has no function threshold"),
         ("def threshold(:", "not run", "cannot be run: SyntaxError"),
         ("from nanoinfer.engine.sampling import threshold\n", "refused", "nanoinfer.engine.sampling.threshold"),
@@ -101,8 +102,12 @@ def test_a_crash_costs_its_check_alone_and_a_hang_ends_them_at_its_line(
     exercise = toy(tmp_path)
     exercise = replace(exercise, checks=(exercise.checks[0], Check(longest), Check(exercise.checks[0].make)))
     source = f"def double(x):\n    if len(x) == 4:\n        {ending}\n    return -x\n"
-    result = checked(exercise, source, tmp_path, keep)
+    said = list[str]()
+    result = checked(exercise, source, tmp_path, keep, say=said.append)
     assert [check.status for check in result.checks] == ["passed", *statuses]
+    waited = "1.9: check 2 of 3, longest: waiting for your code, at most 1 s of its time"
+    assert statuses[0] != "hung" or waited in said
+    assert statuses[0] != "hung" or any("Check 2 of 3" in line for line, _ in result_lines(result, exercise, CHAPTER))
     assert result.status == statuses[0]
     assert place in result.checks[1].note
 
@@ -110,6 +115,31 @@ def test_a_crash_costs_its_check_alone_and_a_hang_ends_them_at_its_line(
 def test_a_result_that_changes_from_call_to_call_fails(keep: Keep, tmp_path: Path) -> None:
     source = "calls = []\ndef double(x):\n    calls.append(1)\n    return -x + (len(calls) == 2)\n"
     assert checked(toy(tmp_path), source, tmp_path, keep).status == "failed"
+
+
+BLOCK = right_file(chapters.exercise("1.2"))
+HEADS = BLOCK.replace("view(N, 3, n_head, C // n_head)", "view(N, n_head, 3, C // n_head).transpose(1, 2)")
+
+
+def test_a_long_input_is_made_short(keep: Keep, tmp_path: Path) -> None:
+    """The first input with several heads has 300 tokens; two of them show it as well."""
+    result = checked(chapters.exercise("1.2"), HEADS, tmp_path, keep)
+    first = next(check.failure for check in result.checks if check.failure)
+    assert dict(first.inputs)["x"].startswith("[[")
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        (BLOCK.replace("    x = x + linear", "    x += linear"), "its argument x"),
+        (BLOCK.replace("    N, C =", "    weights['more'] = x\n    N, C ="), "its argument weights"),
+        (BLOCK.replace("    N, C =", "    __import__('torch').rand(1)\n    N, C ="), "torch's random state"),
+    ],
+)
+def test_what_a_call_has_changed_is_named(keep: Keep, tmp_path: Path, source: str, what: str) -> None:
+    result = checked(chapters.exercise("1.2"), source, tmp_path, keep)
+    first = next(check.failure for check in result.checks if check.failure)
+    assert first.got == f"a call that has changed {what}"
 
 
 def test_a_failure_is_shown_on_the_smallest_input(keep: Keep, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from nanocourse.checks.runner import Workers
 from nanocourse.exercises import chapters
 from nanocourse.exercises.moved import MOVED, told
 from nanocourse.grade.assignment import Assignment, Part, new_secret
@@ -89,23 +90,28 @@ def test_the_folder_is_ignored_by_git(course: Course) -> None:
     assert seen == ""
 
 
-def test_check_from_the_first_try_to_the_last(here: Path, course: Course) -> None:
-    """Stub, wrong, then right: what is said, and what is remembered."""
+def test_check_from_the_first_try_to_the_last(here: Path, course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stubs, wrong, then right: what is said, and what is remembered. No worker is started for a stub."""
     course("start", "1")
-    stub = course("check", "1.3")
+    with monkeypatch.context() as patch:
+        patch.setattr(Workers, "take", None)
+        stub = course("check", "1.3", "1.2")
     assert stub.code == 1
-    assert stub.out == "1.3 The logits that count: not begun\n    ex3_last.py is the untouched stub\n"
+    assert stub.out.splitlines()[::2] == ["1.2 The block: not begun", "1.3 The logits that count: not begun"]
+    assert "    ex3_last.py is the untouched stub\n" in stub.out
     own(here, "1.3", answer("1.3", "last-column"))
     first = course("check", "1", "1.3", "--receipt")
     assert first.code == 1
     for part in ("failed", "ragged", "lengths = ", "At row ", "expected ", "got ", "Receipt: ex3_last.py "):
         assert part in first.out
+    assert "    Failed as well: poisoned-padding, any-batch\n" in first.out
     assert 'A known mistake, last-column. It assumes: "A row\'s last token stands in the last column."' in first.out
     own(here, "1.3", answer("1.3", "by-gather"))
     third = course("check", "1.3", "--receipt")
     assert third.code == 0
     assert "4 registered, 4 collected, 4 run, 4 passed" in " ".join(third.out.split())
-    assert "1.3 The logits that count: passed; tries 2" in course("status").out  # the stub was none
+    assert course("check", "1.3").code == 0
+    assert "1.3 The logits that count: passed; tries 2" in course("status").out  # the stub was none, nor is the same
     path = own(here, "1.3", answer("1.3", "row-by-row"))
     assert "1.3 The logits that count: changed since it passed" in course("status").out
     (line,) = course("check", "1.3", "--json").out.splitlines()
@@ -126,12 +132,19 @@ def test_the_course_is_found_from_within(here: Path, course: Course, monkeypatch
     assert not list((here / "my-course").glob("*/my-course"))
 
 
-def test_what_a_right_answer_prints_is_shown_and_breakpoint_says_what_to_do(here: Path, course: Course) -> None:
+def test_what_an_answer_prints_is_shown_and_breakpoint_says_what_to_do(here: Path, course: Course) -> None:
+    """A right one's first lines, and a wrong one's on the input that is shown."""
     body = right_file(chapters.exercise("1.3"))
     own(here, "1.3", body.replace("    rows =", "    print('I was here')\n    rows =", 1))
     passed = course("check", "1.3")
     assert passed.code == 0
     assert "    Your code printed:\n      I was here\n" in passed.out
+    own(here, "1.3", body.replace("    rows =", "    print(lengths.tolist())\n    rows =", 1).replace("- 1]", "- 2]"))
+    failed = course("check", "1.3").out
+    (lengths,) = re.findall(r"lengths = (.*)", failed)
+    assert f"    Your code printed, on that input:\n      {lengths}\n" in failed
+    assert failed.endswith(f"{lengths}\n")
+    assert "This input is" not in failed
     own(here, "1.3", body.replace("    rows =", "    breakpoint()\n    rows =", 1))
     assert "no debugger here: print, which the check shows" in " ".join(course("check", "1.3").out.split())
 
@@ -204,7 +217,7 @@ def test_predictions_stand_beside_bound_and_measurement(
     ("arguments", "said"),
     [
         ("check x", "an exercise is a chapter and a number, as 1.4, not 'x'"), ("check 1", "nanoinfer course start 1"),
-        ("check 1.99", "chapter 1 has the exercises 1.1 to 1.8, and no '99'"),
+        ("check 1.1 1.99", "chapter 1 has the exercises 1.1 to 1.8, and no '99'"),
         ("check 1 --device tpu", "device must be cpu or cuda, not 'tpu'"), ("quiz 1 --answers 1,x", "there are"),
         ("predict 1 --guess 1", "there are 4 questions"), ("predict 1 --guess 1,0,1,1", "a number above 0"),
         ("predict 1 --guess 1,nan,1,1", "above 0, not 'nan'"), ("release 9 --to x", "chapter must be one of"),
@@ -244,9 +257,25 @@ def test_ones_own_functions_run_in_the_engine(here: Path) -> None:
     assert mine.code == 0, mine.err
     assert mine.out == generate(*options, "--engine", "naive", "-q").out
     assert "1.1 Attention with given positions: yours" in mine.err
+    assert "nanoinfer: your 1.1 ran in 6 of 6 steps\n" in mine.err
     assert "1.3 The logits that count: the reference's (failed)" in mine.err
     assert "1.7 What a pass costs: the reference's (it has no place in the engine)" in mine.err
     assert "the same tokens" in mine.err
+    progress = Folder(here / "my-course").load()
+    assert [(progress.of(id).last, progress.of(id).tries) for id in ("1.1", "1.3")] == [("passed", 1), ("failed", 1)]
+
+
+def test_what_has_passed_is_not_checked_again_and_what_is_not_begun_is_one_line(here: Path, course: Course) -> None:
+    """Also: where a cache takes over from the learner's attention, that is said."""
+    course("start", "1")
+    passed = own(here, "1.1", answer("1.1", "no-mask"))  # a check would find it
+    folder = Folder(here / "my-course")
+    digest = hashlib.sha256(passed.read_bytes()).hexdigest()
+    folder.save(Progress({"1.1": Tries(1, digest, "passed")}))
+    mine = generate("-n", "4", "--greedy", "--engine", "dense", "--mine", "my-course")
+    assert "nanoinfer: 1.1 Attention with given positions: yours\n" in mine.err
+    assert "nanoinfer: not begun, so the reference's: 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8\n" in mine.err
+    assert "nanoinfer: your 1.1 ran in 1 of 4 steps: prefill alone\n" in mine.err
 
 
 def test_ones_own_recorded_steps_run_without_a_gpu(here: Path) -> None:

@@ -113,7 +113,7 @@ def _call(case: Case, heads: int, size: int, tokens: int, scale: float, zero: tu
 
 def attentions_half(case: Case) -> Call:
     """With the MLP's projection at zero, what is added is attention of the normalised stream, head by head."""
-    heads, tokens = case.size("heads", 1, 3), case.turn((0, 0, 300, 0)) + case.size("tokens", 2, 4)
+    heads, tokens = case.size("heads", 1, 3), case.size("tokens", *case.turn(((2, 4), (2, 4), (302, 304), (2, 4))), 2)
     return _call(case, heads, case.size("head size", 2, 5), tokens, 2.0, ("mlp.c_proj",))
 
 

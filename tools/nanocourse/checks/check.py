@@ -19,7 +19,7 @@ from nanocourse.checks.replay import SEED, name_of
 from nanocourse.checks.results import CheckResult, ExerciseResult, Failure, Receipt, Status
 from nanocourse.checks.runner import Runner, kernel_solver
 from nanocourse.checks.worker import Worker
-from nanocourse.exercises import kernels
+from nanocourse.exercises import kernels, stubs
 from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.exercise import Check, Exercise, Wrong
 from nanocourse.exercises.outcomes import Crashed, Difference, Hung, Outcome, Raised, Refused, in_full, show, told
@@ -47,20 +47,23 @@ def check_exercise(
     problem = kernels.why_not(exercise) if path.is_file() else missing
     if problem:
         return not_run(exercise, path, device, seed, problem)
-    runner = Runner(exercise, path, start, exercise.spec.limit_s)
+    if stubs.untouched(exercise, path):  # no worker has to be started for it
+        undone = tuple(CheckResult(check.name, check.says, "not begun", 0) for check in exercise.checks)
+        return replace(not_run(exercise, path, device, seed, ""), checks=undone)
+    runner = Runner(exercise, path, start, exercise.spec.limit_s, say=say)
     try:
         seen: dict[str, Outcome] = {}
         results: list[CheckResult] = []
         simple_first = sorted(exercise.checks, key=lambda check: check.wide)
         for at, check in enumerate(simple_first if runner.load() else (), 1):
-            say(f"{exercise.id}: check {at} of {len(exercise.checks)}, {check.name}")
+            runner.tell(f"{exercise.id}: check {at} of {len(exercise.checks)}, {check.name}")
             first = all(result.failure is None for result in results)
             results.append(_check(runner, check, seed, seen, shrink=first))
             if results[-1].status == "hung":
                 break
         mistake, close = None, False
         if name_mistakes and _worth_naming(results):
-            mistake, close = known_mistake(runner, start, SEED, seen, say)
+            mistake, close = known_mistake(runner, start, SEED, seen, runner.tell)
         run = sum(result.status != "not run" for result in results)
         receipt = Receipt(
             files=hashes(path, runner.files), registered=len(exercise.checks), collected=len(results), run=run,
@@ -148,6 +151,8 @@ def _failure(runner: Runner, check: Check, case: Case, got: Outcome, shrink: boo
     """The failure, on the smallest input that shows it, if that is wanted."""
     exercise = runner.exercise
     if exercise.spec.fixed or not shrink:  # there is no smaller fixed one, and another call would say the same
+        if shrink and runner.printed:
+            runner.call(exercise.call(check, case), shown=True)
         asked = exercise.call(check, case)
         expected, inputs = exercise.expected(asked), shown_input(exercise, asked)
         at = exercise.compare(check, expected, got) or Difference("", told(expected), told(got), 0.0)
@@ -160,7 +165,7 @@ def _failure(runner: Runner, check: Check, case: Case, got: Outcome, shrink: boo
     found = shrinking.smallest(case, fails)
     asked = exercise.call(check, found)
     end_to_end = runner.call(replace(exercise.call(check, found), strided=())) if asked.strided else None
-    expected, got = exercise.expected(asked), runner.call(exercise.call(check, found))
+    expected, got = exercise.expected(asked), runner.call(exercise.call(check, found), shown=True)
     if end_to_end and not exercise.compare(check, expected, end_to_end):
         asked = replace(asked, about=STRIDED)
     inputs = shown_input(exercise, asked)  # with what the right answer has asked of a lent function

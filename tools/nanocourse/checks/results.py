@@ -81,7 +81,7 @@ class ExerciseResult:
     problem: str = ""  # why nothing could be run
     mistake: tuple[str, str] | None = None
     close: bool = False
-    printed: str = ""  # by the learner's code
+    printed: str = ""  # by the learner's code, on the input of the first failure if there is one
 
     @property
     def status(self) -> Status:

@@ -50,7 +50,8 @@ class Runner:
     """A learner's file of one exercise, loaded into a worker that is replaced when it dies.
 
     compiler: makes the worker that compiles kernels, started when a call needs it. traced: whether the lines of a
-    kernel that ran are recorded.
+    kernel that ran are recorded. say: is told what is going on. printed: its first lines, or those of the one call that
+    is shown.
     """
 
     exercise: Exercise
@@ -66,9 +67,17 @@ class Runner:
     kept: dict[str, Any] = field(default_factory=dict)  # by scenes, of this answer
     compiler: Callable[[], Worker] = lambda: Worker(compiling=True)
     traced: bool = True
+    say: Callable[[str], None] = lambda text: None
     hung: Hung | None = None  # the first call that did; later ones are not waited for
     _worker: Worker | None = None
     _compiling: Worker | None = None
+    _shown: bool = False
+    _doing: str = ""
+
+    def tell(self, doing: str) -> None:
+        """Say what is done from now on."""
+        self._doing = doing
+        self.say(doing)
 
     def load(self) -> bool:
         """Whether the file runs and has the function; if not, `problem` says why."""
@@ -97,8 +106,8 @@ class Runner:
                 return found or Crashed(f"{self.path.name} has no function {self.exercise.name}")
         return self._compiling.call(asked, self.limit_s)
 
-    def call(self, asked: Call) -> Outcome:
-        """The outcome of one call; loads the file again if the worker has died."""
+    def call(self, asked: Call, shown: bool = False) -> Outcome:
+        """The outcome of one call; loads the file again if the worker has died. shown: only what it prints is kept."""
         if self.hung:
             return self.hung
         if asked.compiles:
@@ -108,12 +117,16 @@ class Runner:
         assert self._worker is not None
         scene, limit = self.exercise.spec.scene, self.limit_s
         worker = self._worker
+        worker.waiting = lambda: self.say(f"{self._doing}: waiting for your code, at most {limit:g} s of its time")
+        if shown:
+            worker.forget()
         outcome = worker.play(scene, asked, limit, self.kept) if scene else worker.call(asked, limit)
         self.hung = outcome if isinstance(outcome, Hung) else None
         self.executed |= self._worker.seen.lines
         lent = [name for name, value in self.exercise.named(asked).items() if callable(value)]
         self.parts |= self._worker.seen.parts | {f"{lent[at]} (lent)" for at in self._worker.asked if at < len(lent)}
-        self.printed = self._worker.printed()
+        self.printed = self.printed if self._shown else self._worker.printed()
+        self._shown |= shown
         return outcome
 
     def close(self) -> None:

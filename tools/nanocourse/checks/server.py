@@ -196,7 +196,7 @@ class Server:
             args = wire.Unpacker(body, self.device, self._stand_in).unpack(asked["args"])
             self._strided = asked["strided"]
             args = self._tensors.placed(args, self._strided)
-            call, kept = partial(self.function, *args), Before(args) if asked.get("kept") else None
+            call, kept = partial(self.function, *args), Before(args, asked["kept"]) if asked.get("kept") else None
         else:
             call = scene.read(asked, body)
         unseen = not self.watched or (self.kernel and (self.watch.lines or not self.traced))
@@ -207,14 +207,14 @@ class Server:
             reply, bodies = {"op": "refused", "name": self.watch.refused}, []
         elif kept and reply["op"] == "returned":
             try:
-                still = kept.still()
-            except Exception:  # torch itself was changed
-                still = False
-            reply, bodies = (reply, bodies) if still else ({"op": "changed"}, [])
-        news, changed = scene.news() if scene is not None else ([], [])
+                changed = kept.changed()
+            except Exception:
+                changed = "torch itself"
+            reply, bodies = ({"op": "changed", "what": changed}, []) if changed else (reply, bodies)
+        news, memory = scene.news() if scene is not None else ([], [])
         reply |= {"lines": sorted(self.watch.lines - before), "parts": sorted(self.watch.parts), "memory": news}
         try:
-            self._reply(reply, [*changed, *bodies])
+            self._reply(reply, [*memory, *bodies])
         except (wire.WireError, TypeError, ValueError, RecursionError) as error:
             note = {"op": "raised", "kind": "WireError", "message": _text(error), "where": ""}
             self._reply(note | {"lines": [], "parts": [], "memory": []})

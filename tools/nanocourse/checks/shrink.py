@@ -43,9 +43,9 @@ def _simple(case: Case, still: Fails) -> Case:
 
 
 def _fewer(best: Case, drawn: dict[str, tuple[int, int]], still: Fails) -> Case:
-    """Reduce one size after the other as far as it still fails."""
+    """Reduce one size after the other as far as it still fails: the smallest are tried, then ever larger steps."""
     for name, (low, value) in drawn.items():
-        for size in range(low, value):
+        for size in (*range(low, min(low + 8, value)), *(low + 2**n for n in range(3, (value - low).bit_length()))):
             sizes = {n: v for n, (_, v) in drawn.items()} | dict(best.sizes) | {name: size}
             seeds = (best.seed, f"{best.seed}/again")
             found = next((one for seed in seeds if still(one := Case(seed, sizes, best.simple))), None)

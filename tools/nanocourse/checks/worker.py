@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,6 +98,7 @@ class Worker:
         self.seen = Seen()
         self.spent = 0.0  # seconds of its limit that the last call took
         self._plays, self._deaf = 0, False
+        self.waiting: Callable[[], None] = lambda: None  # called while a reply is waited for
         self.asked: set[int] = set()  # numbers of the functions passed to the last call that were used
         threading.Thread(target=self._drain, daemon=True).start()
 
@@ -182,13 +184,23 @@ class Worker:
         if header["op"] == "raised":
             return _raised(header)
         if header["op"] == "changed":
-            return Changed()
+            return Changed(wire.plain(str(header["what"]), 200))
         value = wire.Unpacker(body).unpack(header["value"])
         return Returned(value, asked.observe() if asked.observe else None)
 
     def printed(self) -> str:
-        """The beginning of what the learner's code has printed since it was loaded."""
+        """The beginning of what the learner's code has printed since it was loaded, or since `forget`."""
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            for _ in range(10):  # what came before the reply is about to be read
+                if os.name != "posix" or not select.select([self._stderr()], [], [], 0)[0]:
+                    break
+                time.sleep(0.002)
         return self._printed
+
+    def forget(self) -> None:
+        """Nothing is printed yet."""
+        self.printed()
+        self._printed = ""
 
     def close(self) -> None:
         """End the process, and everything that it started."""
@@ -276,10 +288,14 @@ class Worker:
 
     def _problem(self) -> str:
         """Why a worker must be ended while it is waited for; empty if it may go on. Asked every `GLANCE_S` seconds."""
+        self.waiting()
         return ""
 
     def _stdin(self) -> Any:
         return self._process.stdin
+
+    def _stderr(self) -> Any:
+        return self._process.stderr
 
     def _says(self, error: BaseException) -> str:
         """What a learner is told of an exception of a lent function."""
@@ -334,8 +350,7 @@ class Worker:
 
     def _drain(self) -> None:
         """Keep the beginning of what the learner's code prints, and read the rest, so that the pipe never fills up."""
-        stream = self._process.stderr
-        assert stream is not None
+        stream = self._stderr()
         with contextlib.suppress(OSError, ValueError), stream:
             while data := os.read(stream.fileno(), 65536):
                 self._printed = (self._printed + data.decode("utf-8", "replace"))[: self.kept]

@@ -65,14 +65,14 @@ def ask(question: str, parse: Callable[[str], T]) -> T | None:
 
 
 def patience() -> Callable[[str], None]:
-    """Takes what is going on, and says it on standard error where somebody has waited: a line every few seconds."""
-    last = time.monotonic()
+    """Takes what is going on, and says it on standard error where somebody has waited: a new line every few seconds."""
+    last, said = time.monotonic(), ""
 
     def going_on(text: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= EVERY_S:
+        nonlocal last, said
+        if text != said and time.monotonic() - last >= EVERY_S:
             print(f"... {visible(text)}", file=sys.stderr, flush=True)
-            last = time.monotonic()
+            last, said = time.monotonic(), text
 
     return going_on
 

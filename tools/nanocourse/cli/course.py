@@ -69,7 +69,7 @@ def start(chapter: ChapterNumber, mine: Mine = HERE, plain: Plain = False) -> No
 @app.command()
 def check(
     target: Annotated[str, Argument(help="A chapter, or an exercise: 1 or 1.4.", metavar="CHAPTER")],
-    exercise: Annotated[str | None, Argument(help="An exercise of it.", show_default=False)] = None,
+    more: Annotated[list[str] | None, Argument(help="Exercises of it.", show_default=False)] = None,
     mine: Mine = HERE,
     device: Annotated[str | None, Option(help="cpu or cuda alone; both where there is a GPU.")] = None,
     as_json: Annotated[bool, Option("--json", help="One JSON object an exercise and line, for programs.")] = False,
@@ -81,7 +81,7 @@ def check(
 
     out, passed = Lines(plain), True
     with refusing(), ending_strays():
-        found, folder, chosen = _chosen(target, exercise, mine)
+        found, folder, chosen = _chosen([target, *(more or ())], mine)
         from nanocourse.learner.check_folder import run_checks
         from nanocourse.learner.report import result_lines
 
@@ -99,7 +99,7 @@ def check(
 def hint(id: Annotated[str, Argument(help="An exercise: 1.4.")], mine: Mine = HERE, plain: Plain = False) -> None:
     """The next hint of an exercise: what always holds, then where to look, then pseudocode."""
     with refusing():
-        _, folder, (one,) = _chosen(id, None, mine, single=True)
+        _, folder, (one,) = _chosen([id], mine, single=True)
         progress, hints = folder.load(), one.spec.hints
         number = progress.of(one.id).hints = min(progress.of(one.id).hints + 1, len(hints))
         folder.note(progress)
@@ -143,24 +143,22 @@ def strength(
     return 0 if run(found, write, Lines(plain).line) else 1
 
 
-def _chosen(
-    target: str, exercise: str | None, mine: Path, single: bool = False
-) -> tuple[Chapter, Folder, list[Exercise]]:
-    """The exercises meant by `1`, `1.4`, `1 1.4` or `1 4`."""
+def _chosen(words: list[str], mine: Path, single: bool = False) -> tuple[Chapter, Folder, list[Exercise]]:
+    """The exercises meant by `1`, `1.4`, `1.4 1.5`, `1 1.4` or `1 4`."""
     from nanocourse.exercises.moved import told
 
-    match = re.fullmatch(r"(\d+)(?:\.(\d+))?", target)
+    match = re.fullmatch(r"(\d+)(?:\.(\d+))?", words[0])
     if not match or (single and match[2] is None):
-        raise Refused(f"an exercise is a chapter and a number, as 1.4, not {target!r}")
-    wanted = match[2] if exercise is None else exercise.removeprefix(f"{match[1]}.")
-    if sentence := told(f"{match[1]}.{wanted}"):
-        raise Refused(sentence)
+        raise Refused(f"an exercise is a chapter and a number, as 1.4, not {words[0]!r}")
+    wanted = [word.removeprefix(f"{match[1]}.") for word in words[match[2] is None :]]
+    for number in wanted:
+        if sentence := told(f"{match[1]}.{number}"):
+            raise Refused(sentence)
     chapter, folder = opened(int(match[1]), mine)
     every = folder.exercises(chapter)
-    chosen = [one for one in every if wanted in (None, str(one.number))]
-    if not chosen:
-        raise Refused(f"chapter {chapter.number} has the exercises {every[0].id} to {every[-1].id}, and no {wanted!r}")
-    return chapter, folder, chosen
+    for number in set(wanted) - {str(one.number) for one in every}:
+        raise Refused(f"chapter {chapter.number} has the exercises {every[0].id} to {every[-1].id}, and no {number!r}")
+    return chapter, folder, [one for one in every if not wanted or str(one.number) in wanted]
 
 
 def _option(mine: Path) -> str:

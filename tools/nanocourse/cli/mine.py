@@ -37,11 +37,14 @@ def generate_mine(
 
     def tell(one: learners.Own) -> None:
         part = "yours" if one.status == "passed" else f"the reference's ({one.status})"
-        remark(f"nanoinfer: {one.exercise.id} {one.exercise.spec.title}: {part}")
+        if one.status != "not begun":
+            remark(f"nanoinfer: {one.exercise.id} {one.exercise.spec.title}: {part}")
 
     remark(f"nanoinfer: checking what is in {folder}; results appear as they finish")
     with refusing():
         own = learners.own_functions(folder_at(folder).path, tell, patience())
+    if idle := [one.exercise.id for one in own if one.status == "not begun"]:
+        remark(f"nanoinfer: not begun, so the reference's: {', '.join(idle)}")
     used = [one for one in own if one.function is not None]
     if not used:
         raise Refused(f"{folder} has no function that passes its checks and has a place in the engine")
@@ -61,23 +64,26 @@ def generate_mine(
             sizes = [last_token_bytes(llm, reference[0])]
         stats: Any = llm.stats
         vars(stats).update(vars(type(stats)()))
-        with learners.in_the_engine(used):
+        with learners.in_the_engine(used, stats):
             stands_in = llm.facts.device == "cpu" and getattr(llm.core, "recorder", None) is not None
-            for told in () if stands_in else held:  # that a CPU records no steps
-                warnings.warn(told.message, stacklevel=2)
+            for warning in () if stands_in else held:  # that a CPU records no steps
+                warnings.warn(warning.message, stacklevel=2)
             llm.generate(list(prompts), short)
+            before = stats.steps, stats.decode_steps
             writer = Writer(prompts, echo, progress=not quiet)
             with refusing():
                 pieces = llm.stream(list(prompts), list(params))
             done = writer.run(pieces)
+            replayed = getattr(stats, "replayed_steps", 0)  # which calls nobody
+            ran = [one.ran(*before, stats) for one in used if one.steps and not replayed]
             if stands_in:
-                steps = f"{stats.replayed_steps} of {stats.decode_steps} decode steps"
+                steps = f"{replayed} of {stats.decode_steps} decode steps"
                 remark(f"nanoinfer: no GPU here, so steps were recorded by the stand-in: {steps} were replayed")
             if verbose:
                 show_stats(llm)
             sizes.insert(0, last_token_bytes(llm, done[0]))
     for line in side_by_side(done, reference, () if stands_in else sizes):
         remark(line)
-    for one in used:
-        if not one.calls:
-            remark(f"nanoinfer: {one.exercise.id} was never called: {learners.why_not_called(one, used)}")
+    why = [(one.exercise.id, learners.why_not_called(one, used)) for one in used if not one.steps]
+    for told in (*ran, *(f"{id} was never called: {reason}" for id, reason in why)):
+        remark(f"nanoinfer: {told}")

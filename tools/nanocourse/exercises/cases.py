@@ -38,8 +38,8 @@ class Call:
     parent. If a function has an attribute `gives`, a failed check shows it: pairs of arguments and results. observe:
     called afterwards; its result is compared as part of the outcome (how often a function was called). compiles: the
     kernel is compiled and not run, for the constants that are its one argument. about: what a failed check says of an
-    input that cannot be shown. strided: the arguments whose tensors are parts of larger ones. kept: arguments must
-    stay as they are.
+    input that cannot be shown. strided: the arguments whose tensors are parts of larger ones. kept: names of the
+    arguments, if all of them must stay as they are.
     """
 
     args: tuple[Any, ...]
@@ -47,7 +47,7 @@ class Call:
     compiles: bool = False
     about: str = ""
     strided: tuple[int, ...] = ()
-    kept: bool = False
+    kept: tuple[str, ...] = ()
 
     def placed(self) -> tuple[Any, ...]:
         """Its arguments, with tensors that lie as a worker's do."""
@@ -82,10 +82,10 @@ class Case:
     drawn: dict[str, tuple[int, int]] = field(default_factory=dict)
     floats_drawn: dict[str, None] = field(default_factory=dict)
 
-    def size(self, name: str, low: int, high: int) -> int:
-        """A whole number from low to high, which the shrinker may make smaller."""
+    def size(self, name: str, low: int, high: int, least: int | None = None) -> int:
+        """A whole number from low to high, which the shrinker may make smaller, down to `least` (or low)."""
         value = self.sizes.get(name, self._random(name).randint(low, high))
-        self.drawn[name] = (low, value)
+        self.drawn[name] = (low if least is None else least, value)
         return value
 
     def most(self, name: str, low: int, high: int) -> int:

@@ -293,11 +293,10 @@ class Exercise:
 
     def call(self, check: Check, case: Case) -> Call:
         """A check's call, in the form of this edition; the tensors of about every second one are strided."""
-        strided: tuple[int, ...] = ()
+        names, strided = tuple(inspect.signature(self.function).parameters), tuple[int, ...]()
         if self.spec.kernel is None and self.spec.scene is None and case.turn((False, True, True, False)):
-            names = inspect.signature(self.function).parameters
             strided = tuple(at for at, name in enumerate(names) if name not in self.spec.contiguous)
-        return replace(self._formed(check.make(case)), strided=strided, kept=self.pure)
+        return replace(self._formed(check.make(case)), strided=strided, kept=names if self.pure else ())
 
     def expected(self, asked: Call) -> Outcome:
         """The expected outcome of a call. Functions that it passes are called."""

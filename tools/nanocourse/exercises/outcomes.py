@@ -75,7 +75,9 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Changed:
-    """The call returned, and an argument or torch's random state is no longer as it was."""
+    """The call returned, and something that it must leave alone is no longer as it was. what: in words."""
+
+    what: str
 
 
 Outcome = Returned | Raised | Hung | Crashed | Refused | Changed
@@ -96,27 +98,30 @@ def local(function: Callable[..., Any], asked: Call) -> Outcome:
     try:
         with torch.no_grad():
             args = asked.placed()
-            before = Before(args) if asked.kept else None
+            before = Before(args, asked.kept) if asked.kept else None
             value = function(*args)
     except Exception as error:
         return Raised(type(error).__name__, str(error))
-    if before and not before.still():
-        return Changed()
+    if before and (changed := before.changed()):
+        return Changed(changed)
     return Returned(value, asked.observe() if asked.observe else None)
 
 
 class Before:
-    """What a call should leave as it is: its arguments and torch's random state."""
+    """What a call should leave as it is: its arguments, which have names, and torch's random state."""
 
-    def __init__(self, args: Sequence[Any]) -> None:
-        self._args, self._copies = args, tree_map_only(Tensor, torch.clone, list(args))  # with containers of its own
+    def __init__(self, args: Sequence[Any], names: Sequence[str]) -> None:
+        copies = tree_map_only(Tensor, torch.clone, list(args))  # with containers of its own
+        self._each = list(zip(names, args, copies, strict=False))
         self._random = torch.get_rng_state()
 
-    def still(self) -> bool:
-        """Whether all of it is as it was."""
-        (now, form), (then, before) = tree_flatten(list(self._args)), tree_flatten(self._copies)
-        same = form == before and all(map(_same, now, then))
-        return same and torch.get_rng_state().equal(self._random)
+    def changed(self) -> str:
+        """The first of it that is not as it was, in words; empty if all of it is."""
+        for name, argument, copy in self._each:
+            (now, form), (then, before) = tree_flatten(argument), tree_flatten(copy)
+            if form != before or not all(map(_same, now, then)):
+                return f"its argument {name}"
+        return "" if torch.get_rng_state().equal(self._random) else "torch's random state"
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -261,7 +266,7 @@ def told(outcome: Outcome) -> str:
         message = f": {outcome.message}" if outcome.message else ""
         return f"{outcome.kind}{message}" + (f" ({outcome.where})" if outcome.where else "")
     if isinstance(outcome, Changed):
-        return "an argument, or torch's random state, that is not as it was"
+        return f"a call that has changed {outcome.what}"
     if isinstance(outcome, Hung):
         return f"no answer within {outcome.seconds:g} s" + (f"; it was at {outcome.where}" if outcome.where else "")
     return outcome.reason if isinstance(outcome, Crashed) else f"a call of {outcome.name}"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.chapters import Chapter
+from nanocourse.exercises.chapters import Chapter, chapter
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Returned
 from nanocourse.exercises.sources import function_source
@@ -31,7 +31,7 @@ def stub(exercise: Exercise, chapter: Chapter) -> str:
         f'"""Exercise {exercise.id}: {spec.title}.\n\n{task}\n\nWhat always holds:\n{holds}\n\nAn example:\n\n'
         f'{example(exercise)}\n\nAbout {spec.lines} lines. The text: {chapter.text}, "{spec.section}".\n'
         f"Check it with `nanoinfer course check {exercise.id}`; ask for a hint with `nanoinfer course hint "
-        f'{exercise.id}`.\nTo see what happens inside, `print`: the check shows the first lines.\n"""\n'
+        f'{exercise.id}`.\n`print` what you want to see: a check that fails shows what you print on its input.\n"""\n'
     )
     return f"# {LICENCE}\n# This file is yours.\n{head}\n{imports(exercise)}\n\n\n{declaration(exercise)}"
 
@@ -114,6 +114,11 @@ def literal(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {literal(item)}" for key, item in value.items()) + "}"
     return repr(value)
+
+
+def untouched(exercise: Exercise, path: Path) -> bool:
+    """Whether a file is still the stub."""
+    return path.read_bytes() == stub(exercise, chapter(exercise.chapter)).encode()
 
 
 def write(exercise: Exercise, chapter: Chapter, folder: Path) -> bool:

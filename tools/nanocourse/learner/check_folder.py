@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import torch
 
@@ -45,14 +46,29 @@ def run_checks(
     with ExitStack() as stack:
         workers = {name: stack.enter_context(Workers(name, len(chosen))) for name in where}
         for exercise in chosen:
+            path = folder.file(chapter, exercise)
             for name in where:
-                progress = folder.load()
-                path = folder.file(chapter, exercise)
-                progress.own = progress.own or secrets.token_hex(4)
-                seed = seed_of(progress.own)
-                take = workers[name].take
-                result = check_exercise(exercise, path, take, seed=seed, device=name, name_mistakes=True, say=say)
-                if name == where[0]:
-                    progress.record(result)
-                    folder.note(progress)
+                result = run_check(folder, path, exercise, workers[name], name == where[0], True, say)
                 yield exercise, result
+
+
+def run_check(
+    folder: Folder,
+    path: Path,
+    exercise: Exercise,
+    workers: Workers,
+    counts: bool,
+    name_mistakes: bool,
+    say: Callable[[str], None],
+) -> ExerciseResult:
+    """The result of one exercise, on the learner's own inputs. counts: it is a try, and stored in the folder."""
+    progress = folder.load()
+    progress.own = progress.own or secrets.token_hex(4)
+    result = check_exercise(
+        exercise, path, workers.take, seed=seed_of(progress.own), device=workers.device,
+        name_mistakes=name_mistakes, say=say,
+    )  # fmt: skip
+    if counts:
+        progress.record(result)
+        folder.note(progress)
+    return result

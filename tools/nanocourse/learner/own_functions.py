@@ -9,33 +9,45 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from nanocourse.checks.check import check_exercise
 from nanocourse.checks.runner import Workers
 from nanocourse.exercises import kernels
 from nanocourse.exercises.chapters import chapters, run_file
 from nanocourse.exercises.exercise import Exercise, Function
-from nanocourse.exercises.stubs import stub
+from nanocourse.exercises.stubs import untouched
 from nanocourse.exercises.swap import has_place, replaced, swapped
+from nanocourse.learner.check_folder import run_check
 from nanocourse.learner.folder import Folder
+from nanoinfer.engine.stats import Stats
 from nanoinfer.kernels import paged_attention_torch
 
 
 @dataclass(eq=False)
 class Own:
-    """One of the learner's exercises. function: theirs, if it passed and has a place in the engine. calls: by it."""
+    """One of the learner's exercises.
+
+    function: theirs, if it passed and has a place in the engine. steps: in which the engine called it, by their numbers
+    and how many of them decoded.
+    """
 
     exercise: Exercise
     engine: str  # its chapter's
     status: str
     function: Function | None = None
-    calls: int = 0
+    steps: set[tuple[int, int]] = field(default_factory=set)
 
-    def called(self) -> None:
-        """The engine called the function."""
-        self.calls += 1
+    def note(self, stats: Stats) -> None:
+        """The engine called it, in the step that its counters are at."""
+        self.steps.add((stats.steps, stats.decode_steps))
+
+    def ran(self, steps: int, decode_steps: int, now: Stats) -> str:
+        """In how many steps it was called since there were as many as these."""
+        ours = [decoded for number, decoded in self.steps if number > steps]
+        alone = ": prefill alone" if ours and max(ours) == decode_steps < now.decode_steps else ""
+        return f"your {self.exercise.id} ran in {len(ours)} of {now.steps - steps} steps{alone}"
 
 
 def own_functions(
@@ -43,27 +55,31 @@ def own_functions(
 ) -> list[Own]:
     """All exercises that the folder has files of, with the functions that pass their checks and run in the engine.
 
-    ValueError if the folder has no exercise's file. say: is told of each as soon as its status is known. going_on: of
-    what is done meanwhile.
+    What has passed and is as it was is not checked again. ValueError if the folder has no exercise's file. say: is told
+    of each as soon as its status is known. going_on: of what is done meanwhile.
     """
     folder, found, files, interpreted = Folder(path), list[Own](), dict[str, Path](), False
     for chapter in chapters():
         for exercise in folder.exercises(chapter):
             file = folder.file(chapter, exercise)
             if file.is_file():
-                untouched = file.read_bytes() == stub(exercise, chapter).encode()
-                if exercise.spec.kernel is not None and not untouched and not kernels.why_not(exercise):
+                status = "not begun" if untouched(exercise, file) else ""
+                if exercise.spec.kernel is not None and not status and not kernels.why_not(exercise):
                     interpreted |= kernels.interpret()  # now: a later chapter's exercises import Triton
                 files[exercise.id] = file
-                found.append(Own(exercise, chapter.engine, "not begun" if untouched else ""))
+                found.append(Own(exercise, chapter.engine, status))
     if not found:
         raise ValueError(f"{path} has no exercise's file: `nanoinfer course start 1` makes them")
     begun = [own for own in found if not own.status and has_place(own.exercise)]
-    with Workers("cpu", len(begun)) as workers:
+    holds = [folder.load().of(own.exercise.id).holds(files[own.exercise.id]) for own in begun]
+    known = [own for own, held in zip(begun, holds, strict=True) if held and not kernels.why_not(own.exercise)]
+    with Workers("cpu", len(begun) - len(known)) as workers:
         for own in found:
-            if own in begun:
+            if own in known:
+                own.status = "passed"
+            elif own in begun:
                 file = files[own.exercise.id]
-                own.status = check_exercise(own.exercise, file, workers.take, say=going_on).status
+                own.status = run_check(folder, file, own.exercise, workers, True, False, going_on).status
             own.status = own.status or "it has no place in the engine"
             say(own)
     for own in begun:
@@ -75,12 +91,12 @@ def own_functions(
 
 
 @contextmanager
-def in_the_engine(own: Sequence[Own]) -> Iterator[None]:
-    """The engine runs the learner's functions until the block ends."""
+def in_the_engine(own: Sequence[Own], stats: Stats) -> Iterator[None]:
+    """The engine runs the learner's functions until the block ends. stats: its counters."""
     with ExitStack() as stack:
         for one in own:
             if one.function is not None:
-                stack.enter_context(swapped(one.exercise, one.function, one.called))
+                stack.enter_context(swapped(one.exercise, one.function, partial(one.note, stats)))
         yield
 
 
@@ -99,7 +115,7 @@ def quick_reference() -> AbstractContextManager[None]:
 def why_not_called(own: Own, used: Sequence[Own]) -> str:
     """Another of the learner's functions took its place, if that is known; otherwise nothing needed it."""
     displaced = own.exercise.spec.displaced
-    told = (displaced[one.exercise.id] for one in used if one.calls and one.exercise.id in displaced)
+    told = (displaced[one.exercise.id] for one in used if one.steps and one.exercise.id in displaced)
     return next(told, "nothing in this run needed it")
 
 

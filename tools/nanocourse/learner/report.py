@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import textwrap
 from collections.abc import Iterator
@@ -27,9 +26,9 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter, r
         yield from _indented(result.problem)
     failed = [(at, check) for at, check in enumerate(result.checks, 1) if check.status not in ("passed", "not begun")]
     for at, check in failed[:1]:
-        yield from _check_lines(at, len(result.checks), check)
+        yield from _check_lines(at, result.receipt.registered, check, receipt)
     if len(failed) > 1:
-        yield from _indented("Failed as well: " + "; ".join(f"{one.name} ({one.says})" for _, one in failed[1:]))
+        yield from _indented("Failed as well: " + ", ".join(one.name for _, one in failed[1:]))
     if result.mistake is not None:
         known = "Close to a known mistake" if result.close else "A known mistake"
         yield from _indented(f'{known}, {result.mistake[0]}. It assumes: "{result.mistake[1]}"')
@@ -38,7 +37,8 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter, r
         yield from _indented(f"{read} A hint: nanoinfer course hint {result.id}")
     elif result.status == "not begun":
         yield from _indented(f"{result.file} is the untouched stub")
-    yield from _printed(result.printed)
+    on_it = any(check.failure for _, check in failed)
+    yield from _printed(f"Your code printed{', on that input' * on_it}:", result.printed)
     if receipt:
         yield from _indented(receipt_text(result), style="quiet")
 
@@ -51,7 +51,7 @@ def status_lines(folder: Folder, chapter: Chapter) -> Iterator[Line]:
         path = folder.file(chapter, exercise)
         tries = progress.exercises.get(exercise.id, Tries())
         state = "no file" if not path.is_file() else "not checked yet" if not tries.tries else tries.last
-        if state == "passed" and hashlib.sha256(path.read_bytes()).hexdigest() != tries.passed:
+        if state == "passed" and not tries.holds(path):
             state = "changed since it passed"
         more = f"tries {tries.tries}, hints {tries.hints} of {len(exercise.spec.hints)}"
         yield f"  {exercise.id} {exercise.spec.title}: {state}; {more}", "good" if state == "passed" else ""
@@ -64,7 +64,7 @@ def status_lines(folder: Folder, chapter: Chapter) -> Iterator[Line]:
         yield f"  Guesses: {len(own)}, median error: a factor of {score:.2f}", ""
 
 
-def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:
+def _check_lines(at: int, of: int, check: CheckResult, receipt: bool) -> Iterator[Line]:
     """What a failed check requires, and the smallest input that shows the failure."""
     yield from _indented(f"Check {at} of {of}, {check.name}: {check.says}")
     if check.note:
@@ -80,7 +80,7 @@ def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:
     if re.search(r"\d", failure.where) or FROM in failure.expected:
         place += " (places count from 0)"
     yield from _indented(f"{place}: expected {failure.expected}, got {failure.got}")
-    if failure.again:
+    if failure.again and receipt:
         yield from _indented(f"This input is {failure.again}")
 
 
@@ -98,11 +98,11 @@ def receipt_text(result: ExerciseResult) -> str:
     )
 
 
-def _printed(text: str) -> Iterator[Line]:
+def _printed(head: str, text: str) -> Iterator[Line]:
     """What the learner's code printed."""
     lines = text.splitlines()
     if lines:
-        yield "    Your code printed:", ""
+        yield f"    {head}", ""
         for line in lines[:PRINTED_LINES]:
             yield f"      {line[:WIDTH]}", "quiet"
         if len(lines) > PRINTED_LINES:
