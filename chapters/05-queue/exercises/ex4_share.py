@@ -157,12 +157,12 @@ def no_room(case: Case) -> Call:
     """A row that does not find room changes nothing; the idle blocks that it has found are no room for the rest."""
     text = _text(case, "text", 2, full=True)
     history: History = [("begin", 0, text), ("written", 0, 2), ("begin", 1, ["x"]), ("written", 1, 1)]
-    history += [("end", 0, "done")] * case.turn((1, 1, 0, 1))
-    history += [("end", 1, "done")] * case.turn((0, 0, 0, 1))  # it lies behind what the refused row finds
+    ended = case.turn(((0,), (0,), (), (0, 1), (1, 0)))  # row 1's block lies behind those that row 2 finds, or ahead
+    history += [("end", row, "done") for row in ended]
     more = case.size("more", 1, 3)
-    history.append(("begin", 2, [*text, *[None] * (more + case.turn((0, 0, 0, 1)))]))
+    history.append(("begin", 2, [*text, *[None] * (more + (1 in ended))]))
     history += [("end", 1, "done"), ("begin", 3, ["y", None]), ("begin", 4, [None]), ("begin", 5, text[:1])]
-    return call(3 + more - case.turn((1, 0, 0, 1)), history)
+    return call(3 + more - case.turn((1, 0, 0, 1, 1)), history)
 
 
 def any_history(case: Case) -> Call:
@@ -199,5 +199,5 @@ def any_history(case: Case) -> Call:
 CHECKS = (
     Check(any_history, 9, wide=True), Check(shared_while_held, 4), Check(behind_a_gap, 3), Check(not_yet_written, 8),
     Check(not_full, 3),
-    Check(given_back, 6), Check(the_oldest_goes, 6), Check(no_room, 8),
+    Check(given_back, 6), Check(the_oldest_goes, 6), Check(no_room, 10),
 )  # fmt: skip
