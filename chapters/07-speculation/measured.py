@@ -19,7 +19,7 @@ from nanobench.micro.speculation import Forced, SpeculationReport
 from nanobench.micro.speculation_texts import Drafted, SpeculationTextsReport
 from nanobench.report.values import factor
 from nanobook.examples import results
-from nanoinfer.speculate.pays import FIRST, GAIN, PRICE, RATE, Pays
+from nanoinfer.speculate.pays import FIRST, GAIN, LOSS, PRICE, RATE, Pays
 
 XL, GPT2 = "random:gpt2-xl", "random:gpt2"
 TEXTS = ("repeating", 0.0), ("story", 0.0), ("story", 0.8)  # and their temperatures
@@ -176,6 +176,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "new tokens": lambda: str(report().new_tokens),
     "price": lambda: str(PRICE),
     "rate": lambda: f"{RATE:.0%}",
+    "loss": lambda: f"{LOSS:.0%}",
     "at the price": lambda: str(most_at(0.6)),
     "fourth": lambda: f"{0.6**4:.2f}",
     "ceiling": lambda: f"{sum(0.6**n for n in range(1 + most_at(0.6))):.2f}",

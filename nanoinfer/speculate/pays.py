@@ -23,8 +23,9 @@ RATE = 0.15  # how fast it follows what happens
 GAIN = 1.1  # times plain speed that drafts must promise
 COST = 1.25  # of a step with drafts, in plain ones, before one has been timed
 TIMED = 8  # steps of each kind whose median counts
-SOONEST, LATEST = 32, 4096  # plain steps ahead of a trial, twice as many each time, and fewer with each step that pays
 TRIAL = 4  # steps with drafts of a trial, at least
+SOONEST = 64  # plain steps ahead of a trial, at least
+LOSS = 0.02  # of these plain steps, no more than so many may a trial cost that finds nothing
 LOOK = 4  # plain steps from one look at what would have been drafted to the next
 
 
@@ -34,13 +35,17 @@ class Times:
 
     plain: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED))
     drafted: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED))
-    patience: int = SOONEST
     rested: int = 0  # plain steps since drafts ended
 
     @property
     def cost(self) -> float:
         """A step with drafts, in plain ones."""
         return median(self.drafted) / median(self.plain) if self.drafted and self.plain else COST
+
+    @property
+    def pause(self) -> float:
+        """Plain steps ahead of the next trial, whose steps give a token each at least."""
+        return max(SOONEST, TRIAL * (self.cost - 1) / LOSS)
 
 
 class Pays:
@@ -73,11 +78,11 @@ class Pays:
             return True
         expected = [self.expected(s, limit) for s in sequences]
         if (min(expected) if alone else fmean(expected)) > GAIN * times.cost:
-            times.rested, times.patience = 0, max(SOONEST, times.patience - TRIAL)
+            times.rested = 0
             return True
         times.rested += 1
-        if times.rested >= times.patience:
-            times.rested, times.patience, self.left = 0, min(LATEST, 2 * times.patience), TRIAL
+        if times.rested >= times.pause:
+            times.rested, self.left = 0, TRIAL
         return self.left > 0
 
     def note_step(self, rows: int, seconds: float, drafted: bool) -> None:
