@@ -67,7 +67,7 @@ def with_a_machine_of_its_own(play: Play, plain: Plain) -> None:
     for most in (1, 2, 3, 6):
         for prompt in ("a", "fee", "gachadeachifacade", "abcabcabcabcabcabcabcab"):
             for limit in (2, 7, 40):
-                requests = []
+                requests: list[tuple[str, int, int, str, str]] = []
                 for seed in (0, 0, 9, 8):
                     text = plain(prompt, seed, 24 - len(prompt))
                     at = len(requests) + most
@@ -108,7 +108,12 @@ def check_told(play: Callable[[list[dict[str, Any]]], list[str]], plain: Plain) 
                 text = plain(prompt, seed, min(limit, 24 - len(prompt)))
                 other = {at: "-" if seed == 9 else "ab"[text[at] == "a"] for at in range(wrong, len(text))[:1]}
                 guess = "".join(other.get(at, one) for at, one in enumerate(text))
-                own = {"prompt": prompt, "seed": seed, "limit": limit, "stop": text[stop] if stop >= 0 else ""}
+                own: dict[str, Any] = {
+                    "prompt": prompt,
+                    "seed": seed,
+                    "limit": limit,
+                    "stop": text[stop] if stop >= 0 else "",
+                }
                 requests.append(own | {"guess": guess, "most": most})
                 told, brought = "", min(most, len(text) - 1)
                 for at, one in enumerate(text):
