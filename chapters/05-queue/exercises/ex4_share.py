@@ -114,11 +114,13 @@ def not_yet_written(case: Case) -> Call:
     """A block is found once it is written, and not before; the first one that was written is the one that is found."""
     text = _text(case, "text", case.size("blocks", 2, 3), full=True)
     part = case.size("written", 0, len(text) - 1)
-    history: History = [("begin", 0, text), ("written", 0, part), ("begin", 1, text)]
-    order = case.turn(((0, 1), (1, 0)))
-    history += [("written", row, len(text)) for row in order]
-    history += [("end", order[1], "done")] * case.choice("ends", (0, 1))
-    return call(9, [*history, ("begin", 2, text)])
+    history: History = [("begin", 8, ["i"]), ("written", 8, 1), ("end", 8, "done")]
+    history += [("begin", 0, text), ("written", 0, part), ("begin", 1, text)]
+    ends = case.turn(((), (), (0,), (0,), (1,), (1,), (0, 1), (0, 1)))  # the first to write, or the other one
+    for nth, row in enumerate(case.turn(((0, 1), (1, 0)))):
+        history += [("written", row, len(text)), *[("end", row, "done")] * (nth in ends)]
+    history += [("begin", 2, text), *[("begin", 3 + at, [None]) for at in range(len(text))], ("end", 2, "done")]
+    return call(2 * len(text) + 1, [*history, ("begin", 9, text)])
 
 
 def not_full(case: Case) -> Call:
@@ -154,11 +156,13 @@ def the_oldest_goes(case: Case) -> Call:
 def no_room(case: Case) -> Call:
     """A row that does not find room changes nothing; the idle blocks that it has found are no room for the rest."""
     text = _text(case, "text", 2, full=True)
-    history: History = [("begin", 0, text), ("written", 0, 2), ("begin", 1, ["x"])]
-    history += [("end", 0, "done")] * case.turn((1, 1, 0))
+    history: History = [("begin", 0, text), ("written", 0, 2), ("begin", 1, ["x"]), ("written", 1, 1)]
+    ended = case.turn(((0,), (0,), (), (0, 1), (1, 0)))  # row 1's block lies behind those that row 2 finds, or ahead
+    history += [("end", row, "done") for row in ended]
     more = case.size("more", 1, 3)
-    history.append(("begin", 2, [*text, *[None] * more]))
-    return call(3 + more - case.turn((1, 0, 0)), [*history, ("end", 1, "done"), ("begin", 3, ["y", None])])
+    history.append(("begin", 2, [*text, *[None] * (more + (1 in ended))]))
+    history += [("end", 1, "done"), ("begin", 3, ["y", None]), ("begin", 4, [None]), ("begin", 5, text[:1])]
+    return call(3 + more - case.turn((1, 0, 0, 1, 1)), history)
 
 
 def any_history(case: Case) -> Call:
@@ -193,7 +197,7 @@ def any_history(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(any_history, 9, wide=True), Check(shared_while_held, 4), Check(behind_a_gap, 3), Check(not_yet_written, 6),
+    Check(any_history, 9, wide=True), Check(shared_while_held, 4), Check(behind_a_gap, 3), Check(not_yet_written, 8),
     Check(not_full, 3),
-    Check(given_back, 6), Check(the_oldest_goes, 6), Check(no_room, 6),
+    Check(given_back, 6), Check(the_oldest_goes, 6), Check(no_room, 10),
 )  # fmt: skip

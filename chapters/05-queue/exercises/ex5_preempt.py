@@ -17,15 +17,15 @@ def step(
     """One step: each row's blocks after it, the free ones, who was preempted, and what is sent, (row, its new token).
 
     rows: in order of arrival. Each has "prompt", its token ids; "new", the tokens that it has been given and
-    that have been sent; "seed"; "blocks", how many it holds. Those that hold blocks run; they come before all that hold
-    none, which wait: they have not begun, or were preempted. free: the blocks that no row holds.
+    that have been sent; "seed"; "blocks", how many it holds, no more than its text needs. Those that hold blocks run;
+    they come before all that hold none, which wait: they have not begun, or were preempted. free: the blocks that no
+    row holds.
     First, the oldest row first, each that runs gets the blocks that it lacks to hold its text, prompt and new tokens,
     of which this step writes the newest. As long as too few are free for that, the youngest of all that run is
     preempted: it gives back all its blocks, and waits. That may be the row itself. List the preempted rows in that
     order.
     Then those that wait begin, or begin again, the oldest first, each with the blocks that its text needs: as long as
-    there are enough, and also who was preempted in this step. None overtakes a row that must wait. A row alone always
-    finds room.
+    there are enough. None overtakes a row that must wait. A row alone always finds room.
     Then each row that now runs gets one token, next_token(text, seed, step): its whole text so far, its own seed, and
     as step how many new tokens it has had. It is called once for each of these rows, in their order, and nothing else
     is sent. The caller puts the token into "new".

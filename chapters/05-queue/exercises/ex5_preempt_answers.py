@@ -83,9 +83,10 @@ def tick(
 ) -> dict[str, Any]:
     """One step: "running", the blocks of each row that now runs; "waiting", how many; "preempted"; "free"; "tokens".
 
-    running: (text, prompt tokens, seed, blocks held) of those that hold blocks; who came first stands first. waiting:
-    the same, without blocks, of those that hold none: they have not begun, or were preempted; all came later than those
-    that run, and who came first stands first. A text is the prompt and behind it the new tokens, which have been sent.
+    running: (text, prompt tokens, seed, blocks held) of those that hold blocks, no more than the text needs; who came
+    first stands first. waiting: the same, without blocks, of those that hold none: they have not begun, or were
+    preempted; all came later than those that run, and who came first stands first. A text is the prompt and behind it
+    the new tokens, which have been sent.
     pool: all blocks, free or held.
     First, the oldest row first, each that runs gets the blocks that it lacks to hold its text: the step writes its
     newest token. As long as too few are free for that, the youngest of all that run is preempted: it gives back all its
@@ -96,14 +97,14 @@ def tick(
     new tokens it has had, and its whole text so far. It is called once for each of these rows, in their order, and
     nothing else is sent.
     """
-    queue = [(*row[:3], row[3]) for row in running] + [(*row, 0) for row in waiting]
+    queue = [row[:3] for row in running] + waiting
     blocks, left, tokens = list[int](), pool, list[int]()
-    for text, _, _, held in queue:
-        if max(held, -(-len(text) // block_size)) > left:
+    for text, _, _ in queue:
+        if -(-len(text) // block_size) > left:
             break
-        blocks.append(max(held, -(-len(text) // block_size)))
+        blocks.append(-(-len(text) // block_size))
         left -= blocks[-1]
-    for text, prompt, seed, _ in queue[: len(blocks)]:
+    for text, prompt, seed in queue[: len(blocks)]:
         tokens.append(next_token(seed, len(text) - prompt, text))
     gone = max(0, len(running) - len(blocks))
     return {"running": blocks, "waiting": len(queue) - len(blocks), "preempted": gone, "free": left, "tokens": tokens}

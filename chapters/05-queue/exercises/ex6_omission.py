@@ -141,9 +141,9 @@ def any_run(case: Case) -> Call:
         due, log = [1.0] * 6, [(at, 0, 1.0 + at, 2.0 + at, True) for at in range(6)]
         return call(due, _shuffled(case, log), [1, 16, 17, 34, 50, 100])
     if kind == "hundred":
-        due = [float(at) for at in range(100)]
-        took = (case.permutation("took", 100) + 1).tolist()
-        log = [(at, at % 7, float(at), at + took[at] / 8, True) for at in range(100)]
+        due = [float(at) for at in range(case.most("requests", 25, 100))]
+        took = (case.permutation("took", len(due)) + 1).tolist()
+        log = [(at, at % 7, float(at), at + took[at] / 8, True) for at in range(len(due))]
         return call(due, _shuffled(case, log), list(range(1, 101)))
     due, log = _run(case, case.most("requests", 6, 200 if kind == "many" else 30), 3, 1.5 if kind == "many" else 20.0)
     for at in case.ints("failed", 0, len(log) - 1, 6).tolist():

@@ -58,7 +58,7 @@ EXERCISE = Spec(
     reference=deliver,
     lines=11,
     example=lambda: call(2, [7, 0], [3, 3], 4, 5),
-    section="One kernel a token",
+    section="A flag behind the data",
     scene=delivered,
 )
 

@@ -68,7 +68,7 @@ EXERCISE = Spec(
     reference=relay,
     lines=16,
     example=lambda: call(2, [[5], [6]], [9]),
-    section="One kernel a token",
+    section="A flag behind the data",
     scene=relayed,
 )
 

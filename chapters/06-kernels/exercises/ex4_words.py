@@ -17,7 +17,7 @@ def exchange(me: int, slots: list[list[list[str]]], stamp: int, rounds: list[lis
 
     me: the program's number. rounds: this program's own values, for each round a list; whole numbers from -2^31 to
     2^31 - 1. slots: names of words, of 64 bits each: for each of two slots, for each program, for each value one.
-    Rounds use the slots in turn, slots[0] first. stamp: the number of the first round, from 0 to 2^32 - 1, the same for
+    Rounds use the slots in turn. stamp: the number of the first round, from 0 to 2^32 - 1, the same for
     all programs; each round has the next one, and after 2^32 - 1 comes 0. Nobody sets words back: at the beginning
     they hold what older rounds have left, which had other stamps, under any values.
     A word holds its stamp in the upper 32 bits, and in the lower ones its value modulo 2^32. It arrives whole. Other
@@ -82,7 +82,7 @@ EXERCISE = Spec(
     reference=exchange,
     lines=14,
     example=lambda: call([[[[5]], [[-6]]]], 8, 0),
-    section="One kernel a token",
+    section="Words that prove themselves",
     scene=exchanged,
 )
 

@@ -62,10 +62,10 @@ def even_and_odd(first: int, lines: dict[str, list[list[str]]], rounds: list[lis
     """Rounds in which all programs tell each other their values; what all have told: a list for each round.
 
     me: the program's number. rounds: this program's own values, for each round a list; whole numbers from -2^31 to
-    2^31 - 1. lines: names of words, of 64 bits each, under "even" for the rounds 0, 2, 4 and so on, and under "odd" for
-    the others: for each program, for each value one. first: the number of round 0, from 0 to 2^32 - 1, the same for all
-    programs; each round has the next one, and after 2^32 - 1 comes 0. Nobody sets words back: at the beginning they
-    hold what older rounds have left, which had other numbers, under any values.
+    2^31 - 1. lines: names of words, of 64 bits each, under "even" and "odd", which rounds use in turn: for each
+    program, for each value one. first: the number of round 0, from 0 to 2^32 - 1, the same for all programs; each round
+    has the next one, and after 2^32 - 1 comes 0. Nobody sets words back: at the beginning they hold what older rounds
+    have left, which had other numbers, under any values.
     A word holds its round's number in the upper 32 bits, and in the lower ones its value modulo 2^32. It arrives whole.
     Other words arrive earlier or later, and there is no flag and no barrier beside them.
     What is returned: for each round a list of lists, the values of program 0, those of program 1 and so on.

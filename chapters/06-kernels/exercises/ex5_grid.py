@@ -110,7 +110,7 @@ EXERCISE = Spec(
     reference=launch,
     lines=22,
     example=lambda: call([3, 0, 2], 2, 2, 20),
-    section="One kernel a token",
+    section="A grid that fits",
     scene=launched,
 )
 

@@ -71,7 +71,7 @@ EXERCISE = Spec(
     reference=add_up,
     lines=9,
     example=lambda: call([[0.5, -2.0], [0.25, 1.0]]),
-    section="One kernel a token",
+    section="Sums in any order",
     scene=added,
 )
 
@@ -106,7 +106,7 @@ def fine_ones(case: Case) -> Call:
 def any_sum(case: Case) -> Call:
     """One program, more than a signed count holds, no word, many words; zeros, equal and cancelling ones; the ends."""
     kind = case.turn(("alone", "none", "zeros", "equal", "cancel", "ends", "below", "wide", "many"))
-    count = {"alone": 1, "zeros": 3, "equal": 3, "many": 131}.get(kind, 2)
+    count = {"alone": 1, "zeros": 3, "equal": 3, "many": 255}.get(kind, 2)
     width = {"none": 0, "wide": 70, "alone": 3}.get(kind, 1)
     values = _floats(case, "values", count, width, 100.0)
     if kind == "zeros":

@@ -35,7 +35,7 @@ EXERCISE = Spec(
         torch.tensor([0.5, 0.0]),
         0.0001,
     ),
-    section="One kernel a token",
+    section="One reading of the stream",
     axes=("row",),
     typed=True,
     tolerance=1e-3,

@@ -125,13 +125,17 @@ def any_rows(case: Case) -> Call:
         return call(zeros, zeros.clone(), torch.tensor([[0, 0, -1], [0, 4, 0]]))
     if kind == "large ids":
         return call(*_made(case, [2, 1], [2, 1], 70_000, far=20.0 * (torch.arange(70_000) > 66_000)))
-    rows = {"many": 90, "long": 2}.get(kind, 5)
-    counts = _counts(case, rows, 60, 90) if kind == "long" else _counts(case, rows, 0, 6)
-    counts[0], counts[rows // 2], counts[-1] = (counts[0], 70, counts[-1]) if kind == "long" else (0, 6, 0)
+    rows, k = case.most("rows", 2, {"many": 90, "long": 2}.get(kind, 5)), case.most("drafts", 1, 6)
+    counts = _counts(case, rows, 60, 90) if kind == "long" else _counts(case, rows, 0, k)
+    counts[0], counts[rows // 2], counts[-1] = (counts[0], 70, counts[-1]) if kind == "long" else (0, k, 0)
     right = [case.choice(f"right {row}", range(count + 1)) for row, count in enumerate(counts)]
-    scores, noise, drafts = _made(case, counts, right, 7, far={"far": 200.0, "low": -(2.0**33)}.get(kind, 0.0))
+    scores, noise, drafts = _made(
+        case, counts, right, case.most("ids", 3, 7), far={"far": 200.0, "low": -(2.0**33)}.get(kind, 0.0)
+    )
     if kind == "equal rows":
-        scores, noise, drafts = (part[2:3].repeat(4, *[1] * (part.dim() - 1)) for part in (scores, noise, drafts))
+        scores, noise, drafts = (
+            part[rows // 2 :][:1].repeat(4, *[1] * (part.dim() - 1)) for part in (scores, noise, drafts)
+        )
     fill = {"nan": torch.nan, "infinite": torch.inf, "huge": 3e38}.get(kind)
     for row, count in enumerate(counts) if fill else ():
         scores[row, count + 1 :, case.turn((0, 1, 2)) :] = fill

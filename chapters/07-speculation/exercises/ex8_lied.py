@@ -123,16 +123,17 @@ def another_noise(case: Case) -> Call:
 
 
 def another_text(case: Case) -> Call:
-    """Machines fail that read or keep rejected letters, or keep letters that plain decoding would not choose."""
-    return liar(case, "nothing-rolled-back", "rejected-positions", "thrown-away", "first-unseen", "good-enough")
+    """Machines fail that read or keep rejected letters, or do not go on by the right ones ahead of these."""
+    return liar(case, "nothing-rolled-back", "rejected-positions", "thrown-away", "first-unseen", "good-enough",
+                "wrong-one-kept", "all-or-none", "none-behind-some")  # fmt: skip
 
 
-def too_few_letters(case: Case) -> Call:
-    """Machines fail that give fewer letters in a step than were right: none after the last, or as few as any row."""
-    return liar(case, "none-behind-all", "slowest-of-all")
+def other_runs(case: Case) -> Call:
+    """Machines fail whose steps give another number of letters: none after the last draft, or as few as any row's."""
+    return liar(case, "none-behind-all", "slowest-of-all", "first-dash-ends", "dashes-are-right")
 
 
 CHECKS = (
-    Check(right_machines, 4), Check(ends_too_late, 3), Check(another_noise), Check(another_text, 5),
-    Check(too_few_letters),
+    Check(right_machines, 4), Check(ends_too_late, 3), Check(another_noise), Check(another_text, 8),
+    Check(other_runs, 4),
 )  # fmt: skip

@@ -67,7 +67,7 @@ def with_a_machine_of_its_own(play: Play, plain: Plain) -> None:
     for most in (1, 2, 3, 6):
         for prompt in ("a", "fee", "gachadeachifacade", "abcabcabcabcabcabcabcab"):
             for limit in (2, 7, 40):
-                requests = []
+                requests: list[tuple[str, int, int, str, str]] = []
                 for seed in (0, 0, 9, 8):
                     text = plain(prompt, seed, 24 - len(prompt))
                     at = len(requests) + most
@@ -75,6 +75,7 @@ def with_a_machine_of_its_own(play: Play, plain: Plain) -> None:
                     wrong = text[:1] + "".join("c" if one == "d" else "d" for one in text[1:4]) + text[4:]
                     stop = text[min(2, len(text) - 1)] if most == 6 else ""
                     requests += [(prompt, seed, limit, stop, guess), (prompt, seed, limit, "", wrong)]
+                    requests += [(prompt, seed, limit, "", text[:2] + "-" + text[3:])]
                 assert play(most, requests) == [mine(most, request) for request in requests]
 
 
@@ -102,10 +103,17 @@ def check_told(play: Callable[[list[dict[str, Any]]], list[str]], plain: Plain) 
         for prompt, limit in (("abc", 9), ("hidden", 40), ("abcdefghijabcdefgh", 40)):
             requests: list[dict[str, Any]] = []
             wanted = []
-            for seed, wrong, stop in ((5, 1, -1), (6, 3, -1), (0, 9, 2), (0, 2, -1), (7, 99, 3), (7, 0, -1)):
+            rows = ((5, 1, -1), (6, 3, -1), (0, 9, 2), (0, 2, -1), (7, 99, 3), (7, 0, -1), (9, 1, -1))
+            for seed, wrong, stop in rows:
                 text = plain(prompt, seed, min(limit, 24 - len(prompt)))
-                guess = "".join("ab"[one == "a"] if at == wrong else one for at, one in enumerate(text))
-                own = {"prompt": prompt, "seed": seed, "limit": limit, "stop": text[stop] if stop >= 0 else ""}
+                other = {at: "-" if seed == 9 else "ab"[text[at] == "a"] for at in range(wrong, len(text))[:1]}
+                guess = "".join(other.get(at, one) for at, one in enumerate(text))
+                own: dict[str, Any] = {
+                    "prompt": prompt,
+                    "seed": seed,
+                    "limit": limit,
+                    "stop": text[stop] if stop >= 0 else "",
+                }
                 requests.append(own | {"guess": guess, "most": most})
                 told, brought = "", min(most, len(text) - 1)
                 for at, one in enumerate(text):

@@ -254,6 +254,48 @@ class NoneBehindAll(Machine):
         return kept - 1 if kept == len(drafts) > 0 else kept
 
 
+class AllOrNone(Machine):
+    """Where a draft is wrong, the right ones ahead of it are lost as well."""
+
+    def kept(self, row: Row, drafts: str, letters: str) -> int:
+        kept = super().kept(row, drafts, letters)
+        return kept if kept == len(drafts) else 0
+
+
+class NoneBehindSome(Machine):
+    """Where some drafts are right and one is wrong, no letter comes in its place."""
+
+    def kept(self, row: Row, drafts: str, letters: str) -> int:
+        kept = super().kept(row, drafts, letters)
+        return kept - 1 if 0 < kept < len(drafts) else kept
+
+
+class WrongOneKept(Machine):
+    """A wrong draft behind right ones is kept."""
+
+    def run(self, drafts: str, letters: str, kept: int) -> str:
+        return drafts[: kept + 1] if 0 < kept < len(drafts) else letters[: kept + 1]
+
+
+class FirstDashEnds(Machine):
+    """Behind the first place without a guess nothing is guessed any more."""
+
+    def drafts(self, row: Row) -> str:
+        row.guess = row.guess.split("-")[0]
+        return super().drafts(row)
+
+
+class DashesAreRight(Machine):
+    """A place without a guess gets the model's letter, and what is guessed behind it is a draft of the same step."""
+
+    def drafts(self, row: Row) -> str:
+        begin, drafts = len(row.new), ""
+        for letter in row.guess[begin : begin + min(self.most, self.room(row) - 1)]:
+            own = choose([*row.cells, *enumerate(row.newest + drafts, row.position)], row.seed, begin + len(drafts))
+            drafts += own if letter == "-" else letter
+        return drafts
+
+
 class SlowestOfAll(Machine):
     """All rows go on by as many letters as the one with the shortest run."""
 
@@ -269,4 +311,6 @@ LIARS: dict[str, type[Machine]] = {
     "noise-by-step": NoiseByStep, "neighbours-noise": NeighboursNoise, "nothing-rolled-back": NothingRolledBack,
     "rejected-positions": RejectedPositions, "thrown-away": ThrownAway, "first-unseen": FirstUnseen,
     "good-enough": GoodEnough, "none-behind-all": NoneBehindAll, "slowest-of-all": SlowestOfAll,
+    "all-or-none": AllOrNone, "none-behind-some": NoneBehindSome, "wrong-one-kept": WrongOneKept,
+    "first-dash-ends": FirstDashEnds, "dashes-are-right": DashesAreRight,
 }  # fmt: skip

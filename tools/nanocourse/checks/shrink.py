@@ -9,6 +9,7 @@ from nanocourse.exercises.cases import Case
 
 TRIES = 100  # calls of the solution at most
 OTHER_SEEDS = 6
+FEW = 8  # sizes, of which the smallest that fails is sought
 
 Fails = Callable[[Case], bool]
 
@@ -43,15 +44,18 @@ def _simple(case: Case, still: Fails) -> Case:
 
 
 def _fewer(best: Case, drawn: dict[str, tuple[int, int]], still: Fails) -> Case:
-    """Reduce one size after the other as far as it still fails: the smallest are tried, then ever larger steps."""
+    """Reduce one size after the other as far as it still fails: by one if there are few, or else by halves."""
     for name, (low, value) in drawn.items():
-        for size in (*range(low, min(low + 8, value)), *(low + 2**n for n in range(3, (value - low).bit_length()))):
+        least, most = low, value
+        while least < most:
+            size = least if most - least <= FEW else (least + most) // 2
             sizes = {n: v for n, (_, v) in drawn.items()} | dict(best.sizes) | {name: size}
             seeds = (best.seed, f"{best.seed}/again")
             found = next((one for seed in seeds if still(one := Case(seed, sizes, best.simple))), None)
-            if found is not None:
-                best = found
-                break
+            if found is None:
+                least = size + 1
+            else:
+                best, most = found, size
     return best
 
 

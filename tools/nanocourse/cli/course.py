@@ -60,9 +60,9 @@ def start(chapter: ChapterNumber, mine: Mine = HERE, plain: Plain = False) -> No
         for path, new in folder.start(found):
             out.line(f"{'written' if new else 'kept   '}  {_shown(path)}")
         progress, every = folder.load(), folder.exercises(found)
-        one, section = first(found, [one for one in every if progress.of(one.id).last != "passed"] or every)
+        one, page, section = first(found, [one for one in every if progress.of(one.id).last != "passed"] or every)
     file = _shown(folder.file(found, one))
-    out.line(f"Next in the order of the text is {file} (section {section}).")
+    out.line(f"Next in the order of the text is {file} (section {section} of {page}).")
     out.line(f"Then: nanoinfer course check {one.id}{_option(mine)}")
 
 

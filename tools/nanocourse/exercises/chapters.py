@@ -71,12 +71,19 @@ def exercises(of: Chapter) -> list[Exercise]:
     return [load(path, of.number) for path in exercise_files(of)]
 
 
-def first(of: Chapter, among: list[Exercise]) -> tuple[Exercise, int]:
-    """The exercise whose section comes first in the chapter's text, and that section's number."""
-    text = (root() / of.text).read_text(encoding="utf-8")
-    headings = re.findall(r"^## \d+\. (.+)$", text, re.M)
-    number, one = min(((headings.index(one.spec.section) + 1, one) for one in among), key=lambda pair: pair[0])
-    return one, number
+def read(of: Chapter, section: str) -> tuple[str, int]:
+    """The page that has a section, the chapter's text or one beside it, and the section's number there."""
+    for path in (root() / of.text, *sorted(of.folder.glob("*.md"))):
+        titles = re.findall(r"^## \d+\. (.+)$", path.read_text(encoding="utf-8"), re.M)
+        if section in titles:
+            return f"chapters/{of.folder.name}/{path.name}", titles.index(section) + 1
+    raise ValueError(f"no page of chapter {of.number} has a section {section!r}")
+
+
+def first(of: Chapter, among: list[Exercise]) -> tuple[Exercise, str, int]:
+    """The exercise whose section comes first, with the page and that section's number."""
+    each = [(one, *read(of, one.spec.section)) for one in among]
+    return min(each, key=lambda found: (found[1] != of.text, found[2]))
 
 
 def exercise_files(of: Chapter) -> list[Path]:

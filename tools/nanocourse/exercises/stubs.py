@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.chapters import Chapter, chapter
+from nanocourse.exercises.chapters import Chapter, chapter, read
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Returned
 from nanocourse.exercises.sources import function_source
@@ -25,11 +25,12 @@ LICENCE = "SPDX-License-Identifier: MIT-0"
 def stub(exercise: Exercise, chapter: Chapter) -> str:
     """The file that a learner starts from."""
     spec = exercise.spec
+    page, _ = read(chapter, spec.section)
     task = spec.task if exercise.edition is None else f"{spec.task}\nHere {exercise.edition.says}."
     holds = "\n".join(_item(text) for text in (*spec.invariants, *[_pure(exercise)] * exercise.pure))
     head = (
         f'"""Exercise {exercise.id}: {spec.title}.\n\n{task}\n\nWhat always holds:\n{holds}\n\nAn example:\n\n'
-        f'{example(exercise)}\n\nAbout {spec.lines} lines. The text: {chapter.text}, "{spec.section}".\n'
+        f'{example(exercise)}\n\nAbout {spec.lines} lines. The text: {page}, "{spec.section}".\n'
         f"Check it with `nanoinfer course check {exercise.id}`; ask for a hint with `nanoinfer course hint "
         f'{exercise.id}`.\n`print` what you want to see: a check that fails shows what you print on its input.\n"""\n'
     )

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 
 from nanocourse.checks.results import CheckResult, ExerciseResult
-from nanocourse.exercises.chapters import Chapter
+from nanocourse.exercises.chapters import Chapter, read
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import FROM
 from nanocourse.learner.folder import Folder, Tries
@@ -33,8 +33,9 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter, r
         known = "Close to a known mistake" if result.close else "A known mistake"
         yield from _indented(f'{known}, {result.mistake[0]}. It assumes: "{result.mistake[1]}"')
     if failed:
-        read = f"Read: {chapter.text}, section {exercise.spec.section}."
-        yield from _indented(f"{read} A hint: nanoinfer course hint {result.id}")
+        section = exercise.spec.section
+        page, _ = read(chapter, section)
+        yield from _indented(f"Read: {page}, section {section}. A hint: nanoinfer course hint {result.id}")
     elif result.status == "not begun":
         yield from _indented(f"{result.file} is the untouched stub")
     on_it = any(check.failure for _, check in failed)
