@@ -39,8 +39,8 @@ RIGHT = (Right(part_by_part), Right(by_log_sum_exp))
 
 _TINY = "a part that is not empty has a sum of at least 1: any number far below it will do"
 EQUIVALENT = {
-    "return acc / total.clamp(min=2e-30)": _TINY,
-    "return acc / total.clamp(min=5e-31)": _TINY,
+    "return (acc / total.clamp(min=2e-30)).float()": _TINY,
+    "return (acc / total.clamp(min=5e-31)).float()": _TINY,
 }
 
 

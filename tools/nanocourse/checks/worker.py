@@ -155,13 +155,15 @@ class Worker:
         self._plays += 1
 
         def ask(header: dict[str, Any], bodies: list[bytes]) -> tuple[dict[str, Any], bytes] | Outcome:
-            reply = self._ask(header | {"play": self._plays}, bodies, clock, self._lend_to(play))
+            reply = self._ask(header | {"play": self._plays, "kept": asked.kept}, bodies, clock, self._lend_to(play))
             if not isinstance(reply, tuple):
                 return reply
             try:
                 self._note(reply[0])
             except wire.BROKEN as error:
                 return self._unreadable(error)
+            if reply[0]["op"] == "changed":
+                return Changed()
             return Refused(wire.plain(str(reply[0]["name"]), 200)) if reply[0]["op"] == "refused" else reply
 
         play = Play(ask, kept, self._says)
