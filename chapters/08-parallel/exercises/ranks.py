@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_map_only
 from nanocourse.exercises.outcomes import Before
 from nanocourse.exercises.scene import Remote, Resumed, kept_of
 
-Answer, Args = Callable[..., Any], tuple[Any, ...]
+Answer = Callable[..., Any]
+Args = tuple[Any, ...]
 Past = tuple[Any, Any, bool]  # what a rank asks for, or what it returned, and whether it is over
 STEPS = 600  # collectives of one play
 

@@ -150,8 +150,8 @@ def keeping(answer: Callable[..., Any]) -> Callable[..., Any]:
 
 def _kept(program: Generator[Any, Any, Any], args: Sequence[Any]) -> Generator[Any, Any, Any]:
     """The same program."""
-    handed, given, result = [(args, _bits(args))], None, None
-    over = False
+    handed: list[tuple[Any, Any]] = [(args, _bits(args))]
+    given, result, over = None, None, False
     while not over:
         try:
             asked = program.send(given)
