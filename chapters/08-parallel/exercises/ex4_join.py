@@ -167,7 +167,7 @@ def any_head(case: Case) -> Call:
     if kind in ("zeros", "no order"):
         logits = logits.round() if kind == "no order" else logits * 0
     if kind == "lowest":  # as low as float32 has them, and some forbidden
-        logits, warm = logits.double().mul(1e30).sub(3.4e38).float(), [0.0, 0.0, 1.0, 2.0]
+        logits, warm = torch.finfo().min + logits.abs() * 1e34, [0.0, 0.0, 1.0, 2.0]
         logits[:, :2] = -torch.inf
     if kind == "cold":
         logits = logits * 0.001
