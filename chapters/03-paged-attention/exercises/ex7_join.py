@@ -160,7 +160,7 @@ def any_parts(case: Case) -> Call:
         maxima[counts == 0] = torch.nan
         return call(maxima, totals, values, counts)
     if kind == "double":  # which float32 does not tell apart
-        maxima = torch.tensor([[1e17, 1e17 + 16, 0.0], [-1e17 - 16, -1e17, -1e17 - 48]], dtype=torch.float64)
+        maxima = torch.tensor([[1e10, 1e10 + 2, 0.0], [-1e10 - 2, -1e10, -1e10 - 6]], dtype=torch.float64)
         accs = case.ints("values", -4, 4, 2, 3, 2).float() + torch.tensor([9.0, 0.0, 9.0])[:, None]
         return call(maxima, torch.tensor([[1.0, 3.0, 2.0]] * 2), accs, torch.tensor([[1, 3, 0], [1, 3, 2]]))
     if kind == "deep":  # what hardly weighs is large; so is what comes out
