@@ -31,7 +31,9 @@ def toy(folder: Path) -> Exercise:
         """It is minus x."""
         return call(case.floats("x", case.size("n", 1, 3)))
 
-    spec = Spec(double, 1, lambda: call(torch.ones(1)), "", title="Toy", tolerance=1e-6, limit_s=1.0)
+    spec = Spec(
+        double, 1, lambda: call(torch.ones(1)), "Sixty lines that write text", title="Toy", tolerance=1e-6, limit_s=1.0
+    )
     return Exercise("1.9", "toy", folder / "answers" / "ex9_toy.py", spec, double, (Check(any_number),))
 
 

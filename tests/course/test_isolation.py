@@ -159,7 +159,9 @@ def attention():
     assert not {"PATH", "NANOINFER_TEST_SECRET", "PYTHONPATH", "USER"} & set(variables)
     assert opened == [0, 1, 2, 3, 4]  # nothing, what it prints (twice), and the two pipes
     machinery = "checks.server checks.wire exercises.cases exercises.chapters exercises.exercise exercises.kernels"
-    machinery += " exercises.bank exercises.kernel_source exercises.moved exercises.outcomes exercises.page exercises.scene"
+    machinery += (
+        " exercises.bank exercises.kernel_source exercises.moved exercises.outcomes exercises.page exercises.scene"
+    )
     known = {f"nanocourse.{name}" for name in machinery.split()}
     assert known <= set(modules)  # it does see what is there
     known |= {"nanoinfer", "nanoinfer.model.config", "nanoinfer.kernels", "nanoinfer.kernels.available"}

@@ -15,18 +15,18 @@ from nanoinfer.kernels.paged_attention_torch import gather_pages
 def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
     """Attention's result (N, D) in float32, from what S programs found in their parts of each of N contexts.
 
-    maxima (N, S): the highest score of each part. totals (N, S): the sum of exp(score - the part's maximum). accs
-    (N, S, D): the values, each times its exp(score - the part's maximum), summed. tokens (N, S) int64: how many tokens
-    the part had. Unlike in the engine, nothing was stored for a part without tokens: its entries may be anything, NaN
-    too. All others are finite. A context without tokens gives 0. Scores may be of any size: added to one of 3e7, or in
-    float64 to one of 1e17, the logarithm of a sum vanishes.
+    maxima (N, S), float32 or float64: the highest score of each part. totals (N, S): the sum of exp(score - the part's
+    maximum). accs (N, S, D): the values, each times its exp(score - the part's maximum), summed. tokens (N, S) int64:
+    how many tokens the part had. Unlike in the engine, nothing was stored for a part without tokens: its entries may be
+    anything, NaN too. All others are finite. A context without tokens gives 0. Scores may be of any size: added to one
+    of 3e7, or in float64 to one of 1e17, the logarithm of a sum vanishes.
     """
     empty = tokens == 0
     top = maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)  # (N, 1)
     share = (maxima - top).exp().masked_fill(empty, 0.0)  # (N, S) what a part's sums count, relative to the highest
     total = (totals.masked_fill(empty, 0.0) * share).sum(1, keepdim=True)
     acc = (accs.masked_fill(empty[:, :, None], 0.0) * share[:, :, None]).sum(1)  # (N, D)
-    return acc / total.clamp(min=1e-30)
+    return (acc / total.clamp(min=1e-30)).float()
 
 
 def swap(mine: Function) -> Places:
@@ -146,6 +146,7 @@ def any_parts(case: Case) -> Call:
         "beside",
         "contexts",
         "deep",
+        "double",
     )
     kind, dirt = case.turn(kinds), {"infinite": torch.inf}
     dirt |= {"lowest": -torch.inf, "finite": case.choice("finite", (1e30, 50.0))}
@@ -158,6 +159,10 @@ def any_parts(case: Case) -> Call:
         counts = torch.tensor([[2**32, 3, 0], [0, 2**40, 2**30]])
         maxima[counts == 0] = torch.nan
         return call(maxima, totals, values, counts)
+    if kind == "double":  # which float32 does not tell apart
+        maxima = torch.tensor([[1e10, 1e10 + 2, 0.0], [-1e10 - 2, -1e10, -1e10 - 6]], dtype=torch.float64)
+        accs = case.ints("values", -4, 4, 2, 3, 2).float() + torch.tensor([9.0, 0.0, 9.0])[:, None]
+        return call(maxima, torch.tensor([[1.0, 3.0, 2.0]] * 2), accs, torch.tensor([[1, 3, 0], [1, 3, 2]]))
     if kind == "deep":  # what hardly weighs is large; so is what comes out
         accs = torch.tensor([[[1.0, -2.0], [1e38, 3e38]], [[1e38, -1e38], [2e38, -1e38]]])
         accs *= case.choice("sign", (1, -1))
@@ -190,6 +195,6 @@ def tiny_values(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(full_parts, 4), Check(empty_parts, 3), Check(far_apart, 4), Check(any_parts, 11, wide=True),
+    Check(full_parts, 4), Check(empty_parts, 3), Check(far_apart, 4), Check(any_parts, 12, wide=True),
     Check(any_mixture, 2 * len(SMALL), wide=True), Check(tiny_values, 2, wide=True, tolerance=1e-35),
 )  # fmt: skip

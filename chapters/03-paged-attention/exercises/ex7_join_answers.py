@@ -39,8 +39,8 @@ RIGHT = (Right(part_by_part), Right(by_log_sum_exp))
 
 _TINY = "a part that is not empty has a sum of at least 1: any number far below it will do"
 EQUIVALENT = {
-    "return acc / total.clamp(min=2e-30)": _TINY,
-    "return acc / total.clamp(min=5e-31)": _TINY,
+    "return (acc / total.clamp(min=2e-30)).float()": _TINY,
+    "return (acc / total.clamp(min=5e-31)).float()": _TINY,
 }
 
 
@@ -57,7 +57,7 @@ def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor
     share = torch.where(some, torch.exp2(maxima - top), 0.0)  # (N, S)
     total = (torch.where(some, totals, 0.0) * share).sum(1, keepdim=True)
     acc = (torch.where(some[:, :, None], accs, 0.0) * share[:, :, None]).sum(1)  # (N, D)
-    return acc / total.clamp(min=1e-30)
+    return (acc / total.clamp(min=1e-30)).float()
 
 
 LOG2_E = math.log2(math.e)

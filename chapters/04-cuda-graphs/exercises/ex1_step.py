@@ -58,6 +58,7 @@ EXERCISE = Spec(
     axes=("step", "row"),
     tolerance=1e-9,
     imports=("import torch", "from torch import Tensor"),
+    pure=False,  # what it is handed is written to
     scene=scenes.decoded,
 )
 
@@ -81,12 +82,16 @@ def sorted_values(case: Case) -> Call:
 
 
 def one_graph(case: Case) -> Call:
-    """Tokens and positions come out of one step and go into the next; rows of one graph come, move and leave."""
+    """Tokens and positions come out of one step and go into the next; rows of one graph come, move and leave, and
+    what a row's earlier text has left behind its new one is not read.
+    """
     rows, steps = case.size("rows", 1, 3), case.size("steps", 2, 6)
-    values = [case.size("row", 0, rows - 1), 7, case.size("position", 0, 3), 1, 1]
+    values = [case.size("row", 0, rows - 1), 7, case.size("position", 0, 1), 1, 1]
     after = case.size("admitted after", 1, steps - 1)
-    new = {after: [[*values, case.choice("live", (0, 0, 1))]], after + 2: [[*values, 1]]}
-    return call(_weights(case), _batch(case, rows, 3), 12, _script([(rows, 12, 0)] * steps, new))
+    new = {after: [[*values, case.turn((1, 0, 0))]], after + 2: [[*values, 1]]}
+    batch = _batch(case, rows, 1)
+    batch[:2] += torch.tensor([[1], [2]])  # tokens that count, and positions behind the new text's
+    return call(_weights(case), batch, 12, _script([(rows, 12, 0)] * steps, new))
 
 
 def rows_of_nobody(case: Case) -> Call:
@@ -102,17 +107,17 @@ def rows_of_nobody(case: Case) -> Call:
 def sampled(case: Case) -> Call:
     """Seed and temperature are those of the row that is there now."""
     rows, steps = case.size("rows", 1, 2), case.size("steps", 2, 4)
-    new = [rows - 1, 5, 2, case.size("seed", 30, 36), case.size("temperature", 6, 9), 1]
+    new = [rows - 1, 5, 4, case.size("seed", 30, 36), case.size("temperature", 6, 9), 1]
     return call(_weights(case), _batch(case, rows + 1, 3), 12, _script([(rows, 12, 1)] * steps, {1: [new]}))
 
 
 def other_keys(case: Case) -> Call:
     """Fewer rows, a longer context or sampling are another graph; and the first one is still right after that."""
     other = case.choice("other", ((1, 4, 0), (3, 4, 0), (2, 9, 0), (2, 4, 1)))
-    tokens, position = case.ints("tokens", 1, 50, 6).tolist(), 6 if other[1] > 4 else 0
+    tokens, position = case.ints("tokens", 1, 50, 6).tolist(), 6 if other[1] > 4 else 2
     new = {2: [[row, tokens[row], position, 3, 2, 1] for row in range(3)]}
-    new[4] = [[row, tokens[3 + row], 1, 4, 3, 1] for row in range(2)]  # the third goes on where it stood
-    return call(_weights(case), _batch(case, 3, 2), 9, _script([(2, 4, 0)] * 2 + [other] * 2 + [(2, 4, 0)], new))
+    new[4] = [[row, tokens[3 + row], 3, 4, 3, 1] for row in range(2)]  # the third goes on where it stood
+    return call(_weights(case), _batch(case, 3, 0), 9, _script([(2, 4, 0)] * 2 + [other] * 2 + [(2, 4, 0)], new))
 
 
 def any_values(case: Case) -> Call:

@@ -73,6 +73,7 @@ EXERCISE = Spec(
     tolerance=1e-9,
     imports=("import torch", "from torch import Tensor"),
     swap=swap,
+    pure=False,  # what it is handed is written to
     scene=scenes.fed,
 )
 

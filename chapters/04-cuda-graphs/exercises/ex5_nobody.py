@@ -68,6 +68,7 @@ EXERCISE = Spec(
     imports=("import torch", "from torch import Tensor"),
     refuse=("nanoinfer.cache.captured:CapturedPaged.plan",),
     swap=swap,
+    pure=False,  # what it is handed is written to
     scene=scenes.attended,
 )
 

@@ -65,6 +65,7 @@ EXERCISE = Spec(
     imports=("import torch", "from torch import Tensor"),
     refuse=("nanoinfer.engine.state:Fetch.__init__",),
     swap=swap,
+    pure=False,  # what it is handed is written to
     scene=scenes.kept,
 )
 

@@ -46,7 +46,6 @@ def layer(rank: int, x: Tensor, heads: int, part: dict[str, Tensor]) -> Generato
 def played(answer: Function, x: Tensor, heads: list[int], parts: list[Part]) -> Any:
     """Play one rank for each number of heads: what each of them returns."""
     shapes: list[tuple[int, ...]] = []
-    handed = [x.clone(), *(tensor.clone() for part in parts for tensor in part.values())]
 
     def add(terms: list[Any]) -> list[Tensor]:
         for rank, term in enumerate(terms):
@@ -59,22 +58,11 @@ def played(answer: Function, x: Tensor, heads: list[int], parts: list[Part]) -> 
         return [torch.stack(terms).sum(0) for _ in terms]
 
     try:
-        mine = [x.clone() for _ in heads]
-        given = [{name: tensor.clone() for name, tensor in part.items()} for part in parts]
-        ranks = RANKS.launch(answer, [lambda n=n: answer(n, mine[n], heads[n], given[n]) for n in range(len(heads))])
+        ranks = RANKS.launch(answer, [(n, x, heads[n], part) for n, part in enumerate(parts)])
         RANKS.together(ranks, add)
     except RANKS.LostError as error:
         return str(error)
-    for one in range(len(heads)):
-        if not all(map(_same, [mine[one], *given[one].values()], [x, *parts[one].values()])):
-            return f"rank {one} has changed what was handed to it"
-    if not all(map(_same, handed, [x, *(tensor for part in parts for tensor in part.values())])):
-        return "what was handed over has changed"
     return {"ranks": [rank.returned for rank in ranks], "all-reduces": len(shapes)}
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 NAMES = (

@@ -22,7 +22,7 @@ def serve(rank: int, mine: dict[str, Any], rows: list[dict[str, Any]]) -> Genera
     A rank is a generator, and gathers and steps come in the same order on all ranks, with equal steps.
     each = yield ("gather", value) takes a plain value, with str keys where it is a dict, and gives every rank the list
     of all, in the order of ranks. ended = yield ("step", names, graph): all ranks run one step with these rows, a list
-    in the order of `rows`, by that graph, and each is given a list of those names that have ended by now, in any order.
+    in the order of `rows`, by that graph, and each is given those of these names that have ended, a list in any order.
     Ranks may be given different names, since they do not see the same; rank 0's count. now = yield ("clock",) is this
     rank's own time; it may ask whenever it likes, and the others need not. Clocks are not equal, and rank 0's counts;
     they only go on while a step runs.
@@ -94,9 +94,7 @@ def played(
             rank.go(clocks[rank.number] + tick * len(steps))
 
     try:
-        ranks = [
-            RANKS.Rank(n, lambda n=n: answer(n, deepcopy(each[n]), deepcopy(rows)), "ValueError") for n in range(size)
-        ]
+        ranks = [RANKS.Rank(n, answer, (n, own, rows), "ValueError") for n, own in enumerate(each)]
         for _ in range(RANKS.STEPS):
             for rank in ranks:
                 local(rank)

@@ -105,7 +105,7 @@ def serve_columns(number: int, settings: str, blocks: int, graphs: list[int], ro
     A rank is a generator, and gathers and steps come in the same order on all ranks, with equal steps.
     each = yield ("gather", value) takes a plain value, with str keys where it is a dict, and gives every rank the list
     of all, in the order of ranks. ended = yield ("step", names, graph): all ranks run one step with these rows, a list
-    in the order of `rows`, by that graph, and each is given a list of those names that have ended by now, in any order.
+    in the order of `rows`, by that graph, and each is given those of these names that have ended, a list in any order.
     Ranks may be given different names, since they do not see the same; rank 1's count. now = yield ("clock",) is this
     rank's own time; it may ask whenever it likes, and the others need not. Clocks are not equal, and rank 1's counts;
     they only go on while a step runs.

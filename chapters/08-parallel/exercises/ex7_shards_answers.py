@@ -58,7 +58,7 @@ EQUIVALENT: dict[str, str] = {}
 
 
 def batch_by_name(worker: str, lines: dict[str, str], seed: int, each: int) -> Program:
-    """One run of a batch: it computes all shards that are missing, and returns their names, in order.
+    """One run of a batch: it computes all shards that are missing, and returns the names of these alone, in order.
 
     worker: this run's name; runs that are alive at the same time have different names, and one that goes on after a run
     was killed may have the same. lines: the prompts by their ids, in order. seed: the run's, a whole number. each:

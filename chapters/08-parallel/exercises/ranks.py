@@ -17,9 +17,11 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from nanocourse.exercises.outcomes import Before
 from nanocourse.exercises.scene import Remote, Resumed, kept_of
 
-Make = Callable[[], Any]
+Answer = Callable[..., Any]
+Args = tuple[Any, ...]
 Past = tuple[Any, Any, bool]  # what a rank asks for, or what it returned, and whether it is over
 STEPS = 600  # collectives of one play
 
@@ -31,18 +33,23 @@ class LostError(Exception):
 class Rank:
     """One rank's program. asks: what it yields; over: whether it has ended, with what it `returned` or `raised`.
 
-    raising: the name of an exception that it may raise. past: all that it has asked for so far, and how it ended.
-    before: the past that it has to repeat.
+    args: what it is made with, copies of which are its own. Neither these nor what it is told may it change. raising:
+    the name of an exception that it may raise. past: all that it has asked for so far, and how it ended. before: the
+    past that it has to repeat.
     """
 
-    def __init__(self, number: int, make: Make, raising: str = "", before: Sequence[Past] | None = None) -> None:
+    def __init__(
+        self, number: int, answer: Answer, args: Args, raising: str = "", before: Sequence[Past] | None = None
+    ) -> None:
         self.number, self._raising, self._before = number, raising, before
+        own = copy.deepcopy(args)
+        self._handed = Before(own)
         self.past: list[Past] = []
         self.asks: Any = None
         self.returned: Any = None
         self.raised, self.over = "", False
         try:
-            made = make()
+            made = answer(*own)
         except Exception as error:  # a function that is no generator, and refuses at once
             self._ends_by(error)
             return
@@ -53,11 +60,14 @@ class Rank:
 
     def go(self, answer: Any) -> None:
         """Let it go on with an answer to what it asked for, up to what it asks for next."""
+        self._handed.add(answer)
         try:
             got = self._program([answer])
         except Exception as error:
             self._ends_by(error)
             return
+        if self._handed.changed():
+            raise LostError(f"rank {self.number} has changed what was handed to it")
         if not (isinstance(got, list | tuple) and len(got) == 2 and isinstance(got[0], list) and len(got[0]) == 1):
             raise LostError(f"rank {self.number} is no generator")
         (told,), self.over = got[0], bool(got[1])
@@ -84,22 +94,22 @@ class Recorded:
         self.asks, self.returned, self.over = copy.deepcopy(next(self._left))
 
 
-def launch(answer: Callable[..., Any], makes: Sequence[Make], beside: Sequence[Make] = ()) -> list[Any]:
-    """A rank for each of `makes`. beside: makes programs that are begun first, and go no further."""
+def launch(answer: Answer, each: Sequence[Args], beside: Sequence[Args] = ()) -> list[Any]:
+    """A rank for each of these arguments. beside: of programs that are begun first, and go no further."""
     kept = kept_of(answer)
     question, known = kept.get("question"), kept.setdefault("launches", {})
     if question is None or not kept.get("apart"):
-        for number, make in enumerate(beside):
-            Rank(number, make)
-        ranks = [Rank(number, make) for number, make in enumerate(makes)]
+        for number, args in enumerate(beside):
+            Rank(number, answer, args)
+        ranks = [Rank(number, answer, args) for number, args in enumerate(each)]
         if question is not None:
             known[question] = [rank.past for rank in ranks]
         return ranks
-    alone = random.SystemRandom().randrange(len(makes))
-    for make in beside[alone : alone + 1]:
-        Rank(alone, make)
+    alone = random.SystemRandom().randrange(len(each))
+    for args in beside[alone : alone + 1]:
+        Rank(alone, answer, args)
     pasts = enumerate(known[question])
-    return [Rank(n, makes[n], before=past) if n == alone else Recorded(n, past) for n, past in pasts]
+    return [Rank(n, answer, each[n], before=past) if n == alone else Recorded(n, past) for n, past in pasts]
 
 
 def _bits(value: Any) -> str:
@@ -109,19 +119,15 @@ def _bits(value: Any) -> str:
 def together(ranks: Sequence[Rank], exchange: Callable[[list[Any]], Sequence[Any]]) -> None:
     """Play programs all of whose yields are collectives: every rank enters each of them, or all wait for ever.
 
-    exchange: what each rank is told, of what all ranks have yielded. It must stay as it is.
+    exchange: what each rank is told, of what all ranks have yielded.
     """
-    handed: list[tuple[int, Any, str]] = []
     for _ in range(STEPS):
         over = [rank.number for rank in ranks if rank.over]
-        if changed := [number for number, answer, bits in handed if _bits(answer) != bits]:
-            raise LostError(f"rank {changed[0]} has changed what it was given by a collective")
         if len(over) == len(ranks):
             return
         if over:
             waits = next(rank.number for rank in ranks if not rank.over)
             raise LostError(f"rank {over[0]} has ended, and rank {waits} waits for it in a collective, for ever")
         for rank, answer in zip(ranks, exchange([rank.asks for rank in ranks]), strict=True):
-            handed.append((rank.number, answer, _bits(answer)))
             rank.go(answer)
     raise LostError(f"ranks still run after {STEPS} collectives")

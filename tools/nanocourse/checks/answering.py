@@ -11,15 +11,19 @@ from typing import Any
 
 from nanocourse.checks import recording, wire
 from nanocourse.checks.memory import Shared
-from nanocourse.exercises.scene import CROSSING
+from nanocourse.exercises.scene import CROSSING, keeping
 
 Ask = Callable[[dict[str, Any], list[bytes]], tuple[dict[str, Any], bytes]]
 
 
 class Answering:
-    """One scene. function: the answer. ask: sends a request to the grader, and gives the reply."""
+    """One scene. function: the answer. ask: sends a request to the grader, and gives the reply.
 
-    def __init__(self, number: int, function: Any, ask: Ask) -> None:
+    kept: what the answer is handed must stay as it is.
+    """
+
+    def __init__(self, number: int, function: Any, ask: Ask, kept: bool) -> None:
+        function = keeping(function) if kept else function
         self.number, self._ask = number, ask
         self._shared, self._functions, self._handles = Shared(-1), [function], list[object]()
         self._raised: list[BaseException] = []  # by what is lent

@@ -25,7 +25,7 @@ from nanocourse.exercises import kernels
 from nanocourse.exercises.cases import strided
 from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.kernel_source import kernel_source
-from nanocourse.exercises.outcomes import Before
+from nanocourse.exercises.outcomes import HANDED, Before, NotAsItWas
 
 if TYPE_CHECKING:
     from nanocourse.checks.answering import Answering
@@ -189,7 +189,7 @@ class Server:
         A kernel has to compile, so it cannot call anything forbidden. It is traced only until its lines are known,
         because tracing makes Triton's interpreter three times as slow.
         """
-        scene = self._in_scene(asked.get("play"))
+        scene = self._in_scene(asked.get("play"), bool(asked.get("kept")))
         call: Callable[[], Any]
         kept: Before | None = None
         if scene is None:
@@ -237,17 +237,19 @@ class Server:
                 return scene.reply(value)
             packer = wire.Packer()
             return {"op": "returned", "value": packer.pack(value)}, packer.bodies
+        except NotAsItWas:
+            return {"op": "changed", "what": HANDED}, []
         except BaseException as error:
             told = {"op": "raised", **described(error, self.watch.file)}
             return (told if scene is None else told | {"lent": scene.lent(error)}), []
 
-    def _in_scene(self, number: int | None) -> Answering | None:
+    def _in_scene(self, number: int | None, kept: bool) -> Answering | None:
         """The scene of that number, which begins where it is a new one; None outside of any."""
         if number is None:
             return None
         self.prepare_scenes()
         if self._scenes is not None and (self._scene is None or self._scene.number != number):
-            self._scene = self._scenes(number, self.function, self._ask)
+            self._scene = self._scenes(number, self.function, self._ask, kept)
         return self._scene
 
     def prepare_scenes(self) -> None:

@@ -25,7 +25,7 @@ from nanocourse.checks.frames import Frames
 from nanocourse.checks.play import Play
 from nanocourse.checks.worker_main import import_path
 from nanocourse.exercises.cases import Call
-from nanocourse.exercises.outcomes import Changed, Crashed, Hung, Outcome, Raised, Refused, Returned
+from nanocourse.exercises.outcomes import HANDED, Changed, Crashed, Hung, Outcome, Raised, Refused, Returned
 
 START_LIMIT_S = 180.0  # importing torch from a cold disk
 LOAD_LIMIT_S = 10.0  # running the learner's file, before any call
@@ -157,13 +157,16 @@ class Worker:
         self._plays += 1
 
         def ask(header: dict[str, Any], bodies: list[bytes]) -> tuple[dict[str, Any], bytes] | Outcome:
-            reply = self._ask(header | {"play": self._plays}, bodies, clock, partial(play.lend, most=self.lent_values))
+            lend = partial(play.lend, most=self.lent_values)
+            reply = self._ask(header | {"play": self._plays, "kept": asked.kept}, bodies, clock, lend)
             if not isinstance(reply, tuple):
                 return reply
             try:
                 self._note(reply[0])
             except wire.BROKEN as error:
                 return self._unreadable(error)
+            if reply[0]["op"] == "changed":
+                return Changed(HANDED)
             return Refused(wire.plain(str(reply[0]["name"]), 200)) if reply[0]["op"] == "refused" else reply
 
         play = Play(ask, kept, self._says)

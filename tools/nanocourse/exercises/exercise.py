@@ -18,6 +18,7 @@ from typing import Any
 
 from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.outcomes import Axes, Difference, Outcome, Returned, difference, local
+from nanocourse.exercises.scene import keeping
 
 Function = Callable[..., Any]
 Places = Mapping[str, Any]  # of the engine, as "module:name" or "module:class.name": what takes them
@@ -54,8 +55,8 @@ class Spec:
     reference's, if the reference is the engine's.
     verdicts: results are yes or no, so that a mistake is recognised by its verdicts in all checks together.
     fixed: what a check asks depends on the number of its case alone and not on the seed, so that once is enough.
-    pure: a call leaves its arguments and torch's random state as they were; the stub says so. It does not count for
-    verdicts, scenes and kernels.
+    pure: a call leaves its arguments and torch's random state as they were; the stub says so. In a scene that is what
+    is handed over, tensors apart. It does not count for verdicts and kernels.
     exact: with typed, a list is no tuple and a whole number no tensor, and a dict has no other entries.
     contiguous: the arguments whose numbers lie end to end, as the contract says; in others they need not.
     displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
@@ -240,13 +241,18 @@ class Exercise:
 
     def staged(self, answer: Function) -> Function:
         """An answer as checks call it: directly, or in the exercise's scene."""
-        return partial(self.spec.scene, answer) if self.spec.scene else answer
+        return self._in(self.spec.scene, answer)
 
     def known(self, answer: Function) -> Function:
         """A right or wrong answer to the printed form, as checks of this edition call it."""
         if self.edition is None or self.spec.scene is not None:
-            return partial(inspect.unwrap(self.spec.scene), answer) if self.spec.scene else answer
+            return self._in(inspect.unwrap(self.spec.scene) if self.spec.scene else None, answer)
         return self.edition.of(answer)
+
+    def _in(self, scene: Function | None, answer: Function) -> Function:
+        if scene is None:
+            return answer
+        return partial(scene, keeping(answer) if self.pure else answer)
 
     @property
     def file(self) -> str:
@@ -260,8 +266,8 @@ class Exercise:
 
     @property
     def pure(self) -> bool:
-        """Whether a call must leave its arguments as they were."""
-        return self.spec.pure and not (self.spec.verdicts or self.spec.scene or self.spec.kernel)
+        """Whether a call must leave its arguments as they were; in a scene lists and dicts."""
+        return self.spec.pure and not (self.spec.verdicts or self.spec.kernel)
 
     @property
     def undone(self) -> str:

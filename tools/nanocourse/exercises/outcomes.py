@@ -1,7 +1,7 @@
 """The outcome of a call, and where it differs from the expected one.
 
 Values are plain ones and tensors. Tensors are compared in float64, so that layout and width of a type do not matter;
-integers must stay integers.
+integers must stay integers. What should be a float64 tensor is held to a float64's precision.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ MOST = 4000  # characters of a value as a message prints it
 LONG = 1500  # of an argument that is printed with all its items
 BEFORE, BEHIND = 3, 9  # items that are printed around the first one that differs
 FROM = "from item "
+HANDED = "what it was handed"
+FINER = 1e5  # so many times a difference counts where the expected tensor is float64: it is held to its own precision
 
 Axes = Sequence[Any]  # names, or a tuple for each item: see `Spec.axes`
 
@@ -100,6 +102,8 @@ def local(function: Callable[..., Any], asked: Call) -> Outcome:
             args = asked.placed()
             before = Before(args, asked.kept) if asked.kept else None
             value = function(*args)
+    except NotAsItWas:
+        return Changed(HANDED)
     except Exception as error:
         return Raised(type(error).__name__, str(error))
     if before and (changed := before.changed()):
@@ -107,27 +111,42 @@ def local(function: Callable[..., Any], asked: Call) -> Outcome:
     return Returned(value, asked.observe() if asked.observe else None)
 
 
-class Before:
-    """What a call should leave as it is: its arguments, which have names, and torch's random state."""
+class NotAsItWas(BaseException):
+    """An answer has changed what it was handed; no `except Exception` of a scene or an answer catches it."""
 
-    def __init__(self, args: Sequence[Any], names: Sequence[str]) -> None:
-        copies = tree_map_only(Tensor, torch.clone, list(args))  # with containers of its own
-        self._each = list(zip(names, args, copies, strict=False))
-        self._random = torch.get_rng_state()
+
+class Before:
+    """What an answer should leave as it is: what it was handed, which may have names, and torch's random state."""
+
+    def __init__(self, handed: Sequence[Any], names: Sequence[str] = ()) -> None:
+        self._each, self._random = list[tuple[str, Any, Any]](), torch.get_rng_state()
+        if names:
+            for name, argument in zip(names, handed, strict=False):
+                self.add(argument, f"its argument {name}")
+        else:
+            self.add(list(handed))
+
+    def add(self, handed: Any, name: str = HANDED) -> None:
+        """One more thing that it is handed."""
+        self._each.append((name, handed, tree_map_only(Tensor, torch.clone, handed)))  # with containers of its own
 
     def changed(self) -> str:
         """The first of it that is not as it was, in words; empty if all of it is."""
-        for name, argument, copy in self._each:
-            (now, form), (then, before) = tree_flatten(argument), tree_flatten(copy)
-            if form != before or not all(map(_same, now, then)):
-                return f"its argument {name}"
+        for name, now, then in self._each:
+            (leaves, form), (others, before) = tree_flatten(now), tree_flatten(then)
+            if form != before or not all(map(_same, leaves, others)):
+                return name
         return "" if torch.get_rng_state().equal(self._random) else "torch's random state"
 
 
 def _same(one: Any, other: Any) -> bool:
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-        return type(one) is type(other) and bool(one == other)
-    return one.shape == other.shape and bool(((one == other) | (one != one) & (other != other)).all())  # noqa: PLR0124
+    """Whether two are the same to the bit: 0.0 is not -0.0, and NaN is NaN."""
+    if one is other or not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return type(one) is type(other) and (one is other or repr(one) == repr(other))
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    alike = (one == other) & (one.signbit() == other.signbit())
+    return bool((alike | (one != one) & (other != other)).all())  # noqa: PLR0124
 
 
 def difference(
@@ -198,7 +217,8 @@ def _values(expected: Any, got: Any, tolerance: float, axes: Axes, path: str) ->
     elif type(expected) is type(got) is int and expected == got:  # most of long lists: a tensor for each takes minutes
         return
     elif _number(expected) and _number(got):
-        yield from _tensors(_tensor(expected), _tensor(got), tolerance, axes, path)
+        finer = FINER if isinstance(expected, Tensor) and expected.dtype == torch.float64 else 1.0
+        yield from _tensors(_tensor(expected), _tensor(got), tolerance, axes, path, finer)
     elif type(expected) is not type(got) or expected != got:
         yield Difference(path, show(expected), show(got), math.inf)
 
@@ -222,7 +242,9 @@ def _part(items: Sequence[Any], begin: int) -> str:
     return f"[{', '.join([*inside, '...'] if end < len(items) else inside)}]"
 
 
-def _tensors(expected: Tensor, got: Tensor, tolerance: float, axes: Axes, path: str) -> Iterator[Difference]:
+def _tensors(
+    expected: Tensor, got: Tensor, tolerance: float, axes: Axes, path: str, finer: float
+) -> Iterator[Difference]:
     if expected.shape != got.shape:
         yield Difference(path, f"the shape {tuple(expected.shape)}", f"{tuple(got.shape)}", math.inf)
     elif got.is_floating_point() and not expected.is_floating_point() and expected.dim():
@@ -233,7 +255,7 @@ def _tensors(expected: Tensor, got: Tensor, tolerance: float, axes: Axes, path: 
         one, other = expected.double(), got.double()
         whole = not (expected.is_floating_point() or got.is_floating_point())
         gap = (expected.long() - got.long()).double() if whole else one - other  # float64 has no integer beyond 2^53
-        size = gap.abs() if whole else gap.abs() / one.abs().clamp(min=1)
+        size = gap.abs() if whole else gap.abs() / one.abs().clamp(min=1) * finer
         same = (gap == 0) | ((one == other) & one.isinf()) | (one.isnan() & other.isnan())  # inf - inf is NaN
         size = torch.where(same, 0.0, size)
         size = size.nan_to_num(math.inf, math.inf)

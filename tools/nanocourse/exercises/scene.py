@@ -6,10 +6,17 @@ is asked one call at a time, and `record` gives what it did as a list of operati
 
 from __future__ import annotations
 
+import marshal
 from asyncio import CancelledError
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
+from functools import partial, wraps
+from types import GeneratorType
 from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from nanocourse.exercises.outcomes import NotAsItWas
 
 
 class Stopped(BaseException):
@@ -119,6 +126,53 @@ class Lent:
         if name not in self._calls:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self._calls[name]
+
+
+def keeping(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The answer, which must leave the lists and dicts that it is handed as they are, until its programs have ended.
+
+    Programs are generators that it returns; they are handed what a yield gives, too. NotAsItWas where one changes it.
+    """
+    kept_of(answer)  # so that a scene remembers it by either
+
+    @wraps(answer)
+    def careful(*args: Any) -> Any:
+        before = _bits(args)
+        made = answer(*args)
+        if _bits(args) != before:
+            raise NotAsItWas
+        if isinstance(made, list):
+            return [_kept(one, args) if isinstance(one, GeneratorType) else one for one in made]
+        return _kept(made, args) if isinstance(made, GeneratorType) else made
+
+    return careful
+
+
+def _kept(program: Generator[Any, Any, Any], args: Sequence[Any]) -> Generator[Any, Any, Any]:
+    """The same program."""
+    handed: list[tuple[Any, Any]] = [(args, _bits(args))]
+    given, result, over = None, None, False
+    while not over:
+        try:
+            asked = program.send(given)
+        except StopIteration as end:
+            over, result = True, end.value
+        for one, before in handed:
+            if _bits(one) != before:
+                raise NotAsItWas
+        if not over:
+            given = yield asked
+            if isinstance(given, list | dict):
+                handed.append((given, _bits(given)))
+    return result
+
+
+def _bits(value: Any) -> Any:
+    """What tells whether plain values have changed: 0.0 is not -0.0. It is cheap, since programs go on many times."""
+    try:
+        return marshal.dumps(value, 2)
+    except ValueError:  # tensors, or functions
+        return repr(tree_map_only(Tensor, id, value))
 
 
 def record(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ from nanocourse.exercises.sources import function_source
 WIDTH = 100  # of an example's lines
 PURE = "a call leaves its arguments as they were"
 RANDOM = ", and torch's random state, too"
+HANDED = "what a program is handed stays as it was, also what a yield gives"
 LICENCE = "SPDX-License-Identifier: MIT-0"
 
 
@@ -38,7 +39,7 @@ def stub(exercise: Exercise, chapter: Chapter) -> str:
 
 
 def _pure(exercise: Exercise) -> str:
-    return PURE + RANDOM * bool(exercise.imports)
+    return HANDED if exercise.spec.scene else PURE + RANDOM * bool(exercise.imports)
 
 
 def imports(exercise: Exercise) -> str:
