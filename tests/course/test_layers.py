@@ -15,7 +15,7 @@ import pytest
 from nanocourse.exercises import chapters
 from nanocourse.grade.assignment import Limits
 from nanocourse.grade.graded_worker import interrupted
-from nanocourse.grade.isolation import landlock, probe
+from nanocourse.grade.isolation import bubblewrap, landlock, probe
 from nanocourse.grade.isolation.confine import Policy
 from nanocourse.grade.workspace import Workspace
 
@@ -35,6 +35,15 @@ def test_a_hole_is_seen_by_the_probe(wanted: Policy, tmp_path: Path) -> None:
     assert told.missing["landlock"] == "listing / was possible all the same" or "not implemented" in str(told.missing)
     if wanted.user is None:
         assert "secret can be read" in told.missing["hidden files"]
+
+
+@pytest.mark.skipif(bool(bubblewrap.why_not()), reason="no bubblewrap")
+def test_a_place_can_be_reached_by_whomever_a_worker_becomes(tmp_path: Path) -> None:
+    """Or torch, which imports parts of itself later, would not find them."""
+    place = tmp_path / "above" / "place"
+    place.mkdir(parents=True)
+    command = [*bubblewrap.prefix([place]), "stat", "--format=%a", str(place.parent)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "755\n"
 
 
 @pytest.mark.parametrize(("version", "files", "size"), [(1, 13, 8), (4, 15, 16), (7, 16, 24)])

@@ -44,7 +44,10 @@ def prefix(readable: Iterable[Path] = (), writable: Iterable[Path] = (), privile
     whole = [place for place in found if not any(outer in found for outer in place.parents)]
     binds = [*(("--ro-bind", place) for place in whole), *(("--bind", place) for place in writable)]
     shown = [word for how, place in binds for word in (how, str(place), str(place))]
-    return [shutil.which("bwrap") or "bwrap", *ALONE, *(() if privileged else NOBODY), *NOTHING_ELSE, *shown]
+    # Folders above a place, which bubblewrap would make for itself alone: who has become another user must pass them.
+    above = dict.fromkeys(one for _, place in binds for one in reversed(place.parents) if one != Path("/"))
+    passed = [word for one in above for word in ("--dir", str(one))]
+    return [shutil.which("bwrap") or "bwrap", *ALONE, *(() if privileged else NOBODY), *NOTHING_ELSE, *passed, *shown]
 
 
 def told() -> str:
