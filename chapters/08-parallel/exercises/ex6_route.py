@@ -171,10 +171,11 @@ def to_the_end(case: Case) -> Call:
     history += [("tokens", f"r{at}", _text(case, f"new {at}", 3)) for at in range(case.turn((0, 1)), 2 * replicas, 3)]
     order = case.permutation("order", replicas).tolist()
     given = {row for what, row, *_ in history if what == "tokens"}
+    late = case.turn((True, False))  # rows may have all of their tokens on their second replica
     for at, dead in enumerate(order[: case.turn((2, 3, 2, 3))]):
         history.append(("dies", dead))
         for row in [f"r{at}" for at in range(2 * replicas) if f"r{at}" not in given]:
-            if case.choice(f"{row} after {at}", (True, False, False)):  # it may have all of them on its second replica
+            if late and case.choice(f"{row} after {at}", (True, False, False)):
                 history.append(("tokens", row, _text(case, f"more {row}", 3)))
                 given.add(row)
         history.append(("ask", f"s{at}", _text(case, f"s{at}", 2), 2))
