@@ -81,6 +81,7 @@ def check_exercise(
             mistake=(mistake.name, mistake.says) if mistake else None,
             close=close,
             printed=runner.printed,
+            on_input=runner.on_input,
         )
     finally:
         runner.close()

@@ -81,7 +81,8 @@ class ExerciseResult:
     problem: str = ""  # why nothing could be run
     mistake: tuple[str, str] | None = None
     close: bool = False
-    printed: str = ""  # by the learner's code, on the input of the first failure if there is one
+    printed: str = ""  # by the learner's code
+    on_input: bool = False  # whether that was on the input of the first failure
 
     @property
     def status(self) -> Status:

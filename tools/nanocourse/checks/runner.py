@@ -51,7 +51,7 @@ class Runner:
 
     compiler: makes the worker that compiles kernels, started when a call needs it. traced: whether the lines of a
     kernel that ran are recorded. say: is told what is going on. printed: its first lines, or those of the one call that
-    is shown.
+    is shown, if it has any.
     """
 
     exercise: Exercise
@@ -64,6 +64,7 @@ class Runner:
     executed: set[int] = field(default_factory=set)
     parts: set[str] = field(default_factory=set)
     printed: str = ""
+    on_input: bool = False  # whether `printed` is of the shown call alone
     kept: dict[str, Any] = field(default_factory=dict)  # by scenes, of this answer
     compiler: Callable[[], Worker] = lambda: Worker(compiling=True)
     traced: bool = True
@@ -107,7 +108,7 @@ class Runner:
         return self._compiling.call(asked, self.limit_s)
 
     def call(self, asked: Call, shown: bool = False) -> Outcome:
-        """The outcome of one call; loads the file again if the worker has died. shown: only what it prints is kept."""
+        """The outcome of one call; loads the file again if the worker has died. shown: what it prints comes first."""
         if self.hung:
             return self.hung
         if asked.compiles:
@@ -118,15 +119,15 @@ class Runner:
         scene, limit = self.exercise.spec.scene, self.limit_s
         worker = self._worker
         worker.waiting = lambda: self.say(f"{self._doing}: waiting for your code, at most {limit:g} s of its time")
-        if shown:
-            worker.forget()
+        before = worker.forget() if shown else ""
         outcome = worker.play(scene, asked, limit, self.kept) if scene else worker.call(asked, limit)
         self.hung = outcome if isinstance(outcome, Hung) else None
         self.executed |= self._worker.seen.lines
         lent = [name for name, value in self.exercise.named(asked).items() if callable(value)]
         self.parts |= self._worker.seen.parts | {f"{lent[at]} (lent)" for at in self._worker.asked if at < len(lent)}
-        self.printed = self.printed if self._shown else self._worker.printed()
-        self._shown |= shown
+        if not self._shown:
+            printed = self._worker.printed()
+            self.printed, self.on_input, self._shown = printed or before, shown and bool(printed), shown
         return outcome
 
     def close(self) -> None:

@@ -200,10 +200,10 @@ class Worker:
                 time.sleep(0.002)
         return self._printed
 
-    def forget(self) -> None:
-        """Nothing is printed yet."""
-        self.printed()
-        self._printed = ""
+    def forget(self) -> str:
+        """What was printed until now; from now on nothing is."""
+        printed, self._printed = self.printed(), ""
+        return printed
 
     def close(self) -> None:
         """End the process, and everything that it started."""

@@ -38,8 +38,7 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter, r
         yield from _indented(f"Read: {page}, section {section}. A hint: nanoinfer course hint {result.id}")
     elif result.status == "not begun":
         yield from _indented(f"{result.file} is the untouched stub")
-    on_it = any(check.failure for _, check in failed)
-    yield from _printed(f"Your code printed{', on that input' * on_it}:", result.printed)
+    yield from _printed(f"Your code printed{', on that input' * result.on_input}:", result.printed)
     if receipt:
         yield from _indented(receipt_text(result), style="quiet")
 
