@@ -22,6 +22,7 @@ from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.outputs import completion
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 
@@ -155,7 +156,7 @@ def greedy_rows(*counts: int) -> list[SamplingParams]:
 
 
 def tokens(llm: LLM, lengths: Sequence[int], params: Any) -> list[tuple[int, ...]]:
-    return [completion.token_ids for completion in llm.generate(prompts_of(list(lengths)), params)]
+    return [one.token_ids for one in llm.generate(prompts_of(list(lengths)), params)]
 
 
 def steps(llm: LLM, lengths: Sequence[int], params: Any) -> Iterator[list[Queued]]:
@@ -173,8 +174,8 @@ def interrupted(
         at -= len(settled)
         if at <= 0 < at + len(settled):
             action()
-        done += [llm._completion(s) for s in settled if s.finish_reason]
-    return sorted(done, key=lambda completion: completion.index)
+        done += [completion(s, llm.tokenizer) for s in settled if s.finish_reason]
+    return sorted(done, key=lambda one: one.index)
 
 
 def watch(owner: object, name: str, before: Callable[..., object]) -> None:
