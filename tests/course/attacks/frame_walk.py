@@ -14,7 +14,7 @@ def attention(q, k, v, positions):
     objects = gc.get_objects()
     given = [q, k, v]  # and what it was given before, which is no secret
     given += [one for kept in objects if type(kept).__name__ == "Tensors" for one in kept._kept.values()]
-    given += [one for kept in objects if type(kept).__name__ == "Before" for one in kept._copies]
+    given += [one for kept in objects if type(kept).__name__ == "Before" for *_, one in kept._each]
     for one in objects:
         if isinstance(one, torch.Tensor) and one.shape == q.shape and not any(one is t for t in given):
             return one
