@@ -49,7 +49,7 @@ def free_host_memory(root: Path = Path("/")) -> int | None:
     root: of the file system, for tests. A limit counts files that were read as used; what it can drop of them is free.
     """
     free, own = None, PurePath()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError, KeyError):  # not every system that has the file has all of its lines
         rows = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
         free = int(rows["MemAvailable"].split()[0]) * 1024
     with contextlib.suppress(OSError, StopIteration):

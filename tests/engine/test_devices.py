@@ -46,3 +46,10 @@ def test_files_that_a_container_has_read_are_no_loss(
     tmp_path: Path, own: str, groups: dict[str, tuple[str, int, int]], free: int
 ) -> None:
     assert free_host_memory(system(tmp_path, own, groups)) == pytest.approx(free, abs=1024)
+
+
+def test_a_system_that_does_not_say_what_is_free(tmp_path: Path) -> None:
+    """As WSL 1, whose file has no such line."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 16 kB\nMemFree: 8 kB\n")
+    assert free_host_memory(tmp_path) is None
