@@ -146,10 +146,11 @@ class DraftEngine(DeviceScores, ChoosingEngine):
 
     def drafting(self) -> bool:
         """Whether the next step may bring drafts: all that runs decodes, and nobody could be admitted."""
-        steady = self.running and not (self.waiting and self.free)
-        if not steady or not all(s.decoding and not s.params.scores for s in self.running):
+        if not self.running or (self.waiting and self.free):
             return False
-        return not self.adaptive or self.adaptive.draft(self.running, self.draft_tokens, not self.waiting)
+        if self.adaptive and not self.adaptive.draft(self.running, self.draft_tokens, not self.waiting):
+            return False
+        return all(s.decoding and not s.params.scores for s in self.running)
 
     def drafts_for(self, work: list[Work]) -> list[Ints[int]]:
         """The drafts of this work; where the device makes them, as many zeros."""

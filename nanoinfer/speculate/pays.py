@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import log
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ COST = 1.25  # of a step with drafts, in plain ones, before one has been timed
 TIMED = 8  # steps of each kind whose median counts
 TRIAL = 4  # steps with drafts of a trial, at least
 SOONEST = 64  # plain steps ahead of a trial, at least
-LOSS = 0.02  # of these plain steps, no more than so many may a trial cost that finds nothing
+LOSS = 0.02  # of these plain steps, no more than so many may a trial cost that finds nothing: its steps give a token
 LOOK = 4  # plain steps from one look at what would have been drafted to the next
 
 
@@ -40,12 +41,24 @@ class Times:
     @property
     def cost(self) -> float:
         """A step with drafts, in plain ones."""
-        return median(self.drafted) / median(self.plain) if self.drafted and self.plain else COST
+        return middle(self.drafted) / middle(self.plain) if self.drafted and self.plain else COST
 
-    @property
-    def pause(self) -> float:
-        """Plain steps ahead of the next trial, whose steps give a token each at least."""
-        return max(SOONEST, TRIAL * (self.cost - 1) / LOSS)
+
+def middle(seconds: deque[float]) -> float:
+    """Their median: sorted, since `statistics.median` takes as long as a tenth of a step."""
+    return sorted(seconds)[len(seconds) // 2]
+
+
+def worth(share: float) -> int:
+    """How many drafts are worth their price: the n-th is used if all n are right, which is as probable as share^n."""
+    return int(log(PRICE, min(max(share, 0.01), 0.999)))
+
+
+@cache
+def tokens(limit: int) -> list[float]:
+    """How many tokens a step with drafts gives a sequence, by its acceptance in hundredths."""
+    shares = [hundredth / 100 for hundredth in range(101)]
+    return [sum(share**n for n in range(min(limit, worth(share)) + 1)) for share in shares]
 
 
 class Pays:
@@ -58,13 +71,8 @@ class Pays:
         self.looks = 0
 
     def most(self, s: Drafting, limit: int) -> int:
-        """How many drafts a sequence is to bring: the n-th is used if all n are right, which is as probable as a^n."""
-        share = min(max(s.share, 0.01), 0.999)
-        return min(limit, max(int(log(PRICE, share)), self.left > 0))
-
-    def expected(self, s: Drafting, limit: int) -> float:
-        """How many tokens a step with drafts gives a sequence."""
-        return sum(s.share**n for n in range(self.most(s, limit) + 1))
+        """How many drafts a sequence is to bring."""
+        return min(limit, max(worth(s.share), self.left > 0))
 
     def draft(self, sequences: Sequence[Drafting], limit: int, alone: bool) -> bool:
         """Whether the next step is to bring drafts.
@@ -76,14 +84,14 @@ class Pays:
             return False
         if self.left:
             return True
-        expected = [self.expected(s, limit) for s in sequences]
-        if (min(expected) if alone else fmean(expected)) > GAIN * times.cost:
-            times.rested = 0
-            return True
+        by_share, cost = tokens(limit), times.cost
+        expected = [by_share[int(100 * s.share)] for s in sequences]
         times.rested += 1
-        if times.rested >= times.pause:
+        if (min(expected) if alone else fmean(expected)) > GAIN * cost:
+            times.rested = 0
+        elif times.rested >= max(SOONEST, TRIAL * (cost - 1) / LOSS):
             times.rested, self.left = 0, TRIAL
-        return self.left > 0
+        return not times.rested
 
     def note_step(self, rows: int, seconds: float, drafted: bool) -> None:
         """A step of so many decoding sequences took so long."""

@@ -27,9 +27,6 @@ def main() -> None:
 
         exit_with_parent()
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is no dependency of ours
-    import torch
-
-    torch.set_num_threads(1)
     sys.breakpointhook = no_terminal
     module, _, name = settings["server"].partition(":")
     getattr(import_module(module), name)(requests, replies, settings["device"]).serve()

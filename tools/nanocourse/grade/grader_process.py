@@ -7,6 +7,7 @@ that submission. The job comes from standard input; the secret comes from its fi
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import warnings
@@ -22,13 +23,12 @@ def main() -> int:
     sys.path[:0] = [entry for entry in job["path"] if entry not in sys.path]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers and folders are cleared away
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    import torch
+    os.environ["OMP_NUM_THREADS"] = "1"  # of its threads too, which `torch.set_num_threads` would not reach
 
     from nanocourse.grade.assignment import SECRET_FILE, Assignment, load_secret
     from nanocourse.grade.grade_submission import NotIsolated, exercises_of, grade_submission
     from nanocourse.grade.isolation import system
 
-    torch.set_num_threads(1)
     if system.LINUX:
         system.bound_memory(MEMORY)
     path, record = Path(job["assignment"]), Path(job["record"])
