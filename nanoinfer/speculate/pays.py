@@ -7,7 +7,7 @@ gives. None of this changes a token, so it may go by what differs from run to ru
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -65,7 +65,7 @@ class Pays:
     """Decides, before each step, whether to bring drafts, and how many of each sequence."""
 
     def __init__(self) -> None:
-        self.times: dict[int, Times] = {}  # by about how many sequences decode
+        self.times: defaultdict[int, Times] = defaultdict(Times)  # by about how many sequences decode
         self.noted: deque[float] = deque()  # where the last step was noted
         self.left = 0  # steps of a trial that are still to come
         self.looks = 0
@@ -79,14 +79,16 @@ class Pays:
 
         alone: whether nobody waits. Then it is over when the slowest sequence is, and that one counts.
         """
-        times = self.times.setdefault(len(sequences).bit_length(), Times())
+        times = self.times[len(sequences).bit_length()]
         if len(times.plain) < TIMED:
             return False
         if self.left:
             return True
+        times.rested += 1
+        if times.rested > 1 and self.looks % LOOK:  # nothing has been learned since the last plain step
+            return False
         by_share, cost = tokens(limit), times.cost
         expected = [by_share[int(100 * s.share)] for s in sequences]
-        times.rested += 1
         if (min(expected) if alone else fmean(expected)) > GAIN * cost:
             times.rested = 0
         elif times.rested >= max(SOONEST, TRIAL * (cost - 1) / LOSS):
@@ -95,7 +97,7 @@ class Pays:
 
     def note_step(self, rows: int, seconds: float, drafted: bool) -> None:
         """A step of so many decoding sequences took so long."""
-        times = self.times.setdefault(rows.bit_length(), Times())
+        times = self.times[rows.bit_length()]
         self.noted = times.drafted if drafted else times.plain
         self.noted.append(seconds)
         self.left -= drafted and self.left > 0
@@ -113,9 +115,7 @@ class Pays:
     def look(self, drafter: Any, sequences: Sequence[Drafting], most: int) -> None:
         """After a plain step, now and then ask what the drafter would have guessed of a sequence's last tokens."""
         self.looks += 1
-        foreseen = getattr(drafter, "foreseen", None)
-        if foreseen is None or self.looks % LOOK:
-            return
-        s = sequences[self.looks // LOOK % len(sequences)]
-        if s.generated > most:
-            self.note(s, most, foreseen(s, most))
+        if self.looks % LOOK == 0 and (foreseen := getattr(drafter, "foreseen", None)):
+            s = sequences[self.looks // LOOK % len(sequences)]
+            if s.generated > most:
+                self.note(s, most, foreseen(s, most))
