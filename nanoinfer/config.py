@@ -113,9 +113,10 @@ class EngineConfig:
     fused: whether engines with graphs compute with the fused kernels of chapter 4. None: yes on a GPU with Triton.
     pinned: engines fused and persistent use what they are called after wherever it serves; else they measure each
     captured shape, and keep what is fastest. In 16 bits, which of them it is may change a token.
-    speculate: who drafts the next tokens, so that a step verifies several: lookup, which takes what followed the last
-    time that the text went like this; ngram, which does so where two tokens or more repeat, and else goes by a table
-    made for the small model; or a model of the same vocabulary. None of these changes a token. None: nobody.
+    speculate lookup|ngram|MODEL: who drafts the next tokens, so that a step verifies several: lookup, which takes what
+    followed the last time that the text went like this; ngram, which does so where two tokens or more repeat, and else
+    goes by a table made for the small model; or a model of the same vocabulary. None of these changes a token. None:
+    nobody.
     draft_tokens: drafts of a row in a step at most, 1 to 64.
     adaptive_drafts: whether rows bring fewer drafts, or none, where that is faster.
     seed: of `random:` weights, and of the seeds of requests that bring none.

@@ -145,16 +145,20 @@ class ModelOptions:
     OWNER/NAME on the hub; a folder or .safetensors file (./gpt2 for a folder of that name); or random:gpt2. None:
     small.
     revision: revision of a model on the hub.
+    all_drafts: bring as many drafts as there may be to every step. None: as many as are faster.
     """
 
-    def __init__(self, model: str | None = None, revision: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str | None = None, revision: str | None = None, all_drafts: bool = False, **settings: Any
+    ) -> None:
         self.model, self.name = model, DEFAULT_MODEL if model is None else model
         given = {name: value for name, value in settings.items() if value is not None}
         if revision == "":
             raise ValueError("revision must name a branch, a tag or a commit, but is empty")
-        for name in {"draft_tokens", "adaptive_drafts"} & given.keys():
-            if "speculate" not in given:
-                raise ValueError(f"{name} needs --speculate")
+        if "speculate" not in given and (all_drafts or "draft_tokens" in given):
+            raise ValueError(f"{'all_drafts' if all_drafts else 'draft_tokens'} needs --speculate")
+        if all_drafts:
+            given["adaptive_drafts"] = False
         EngineConfig(**given)
         for name in {self.name, given.get("speculate", LOOKUP)} - {LOOKUP, NGRAM, *HUB_NAMES}:
             if name.startswith("random:"):
@@ -179,14 +183,10 @@ class ModelOptions:
         return LLM(weights, **{name: value for name, value in self.settings.items() if name not in own})
 
 
-engine_options = functools.partial(derived, EngineConfig, rich_help_panel="Model and engine")
-one_row = derived(ModelOptions, "model", "revision", rich_help_panel="Model and engine")
-one_row += engine_options("engine", "device", "dtype", "max_len", "threads")
-one_row += engine_options("speculate", metavar=f"{LOOKUP}|{NGRAM}|MODEL")
-one_row += engine_options("draft_tokens", default=None, show_default=str(EngineConfig.draft_tokens))
-one_row += engine_options(
-    "adaptive_drafts", default=None, flags=[" /--all-drafts"], show_default="as many as are faster",
-    help="Bring as many drafts as there may be to every step.",
-)  # fmt: skip
+of = functools.partial(derived, rich_help_panel="Model and engine")
+one_row = of(ModelOptions, "model", "revision")
+one_row += of(EngineConfig, "engine", "device", "dtype", "max_len", "threads", "speculate")
+one_row += of(EngineConfig, "draft_tokens", default=None, show_default=str(EngineConfig.draft_tokens))
+one_row += of(ModelOptions, "all_drafts")
 MODEL = ModelOptions, one_row
-BATCH = ModelOptions, one_row + engine_options("max_batch", "max_graph_batch", "tensor_parallel")
+BATCH = ModelOptions, one_row + of(EngineConfig, "max_batch", "max_graph_batch", "tensor_parallel")

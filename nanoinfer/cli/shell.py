@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import re
+import sys
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from nanoinfer.cli.errors import OutputFailed, Refused, explained
 from nanoinfer.cli.generate import DEFAULT_NOTE
 from nanoinfer.cli.guess import HOW, GuessedText
-from nanoinfer.cli.line_input import read_lines
 from nanoinfer.cli.options import MODEL, ModelOptions, sampling_options, with_options, with_seeds
 from nanoinfer.cli.output import Writer, figures, where
-from nanoinfer.cli.terminal import remark
+from nanoinfer.cli.terminal import is_terminal, remark
 from nanoinfer.config import MOST_DRAFTS
 from nanoinfer.requests import SamplingParams
 from nanoinfer.speculate.drafts import LOOKUP
@@ -41,25 +44,31 @@ def shell(*, quiet: bool = False, draft: str | None = None, params: SamplingPara
     Inside, /help lists the commands. Lines are also read from a pipe.
     """
     if draft is not None:
-        given |= drafting(draft, **given)
+        if draft != "me":
+            raise Refused(f"--draft must be me, not {draft!r}: --speculate lets lookup or a model draft")
+        if given["speculate"] is not None:
+            raise Refused("--draft and --speculate contradict each other: give one of them")
+        most = MOST_DRAFTS if given["draft_tokens"] is None else given["draft_tokens"]
+        given |= {"speculate": LOOKUP, "all_drafts": True, "draft_tokens": most}
     session = Shell(ModelOptions(**given, max_batch=1, max_graph_batch=1), params, quiet, draft is not None)
     for note, due in ((DEFAULT_NOTE, given["model"] is None), (HOW, draft is not None)):
         if due and not quiet:
             remark(note)
-    for line in read_lines(COMMANDS):
-        if not session.obey(line):
-            break
+    for line in takewhile(lambda line: line.rstrip() not in ("/quit", "/exit"), read_lines()):
+        session.obey(line)
     session.llm.close()
 
 
-def drafting(who: str, speculate: str | None, draft_tokens: int | None, **_: Any) -> dict[str, Any]:
-    """The settings for drafts that a person types: all of them are brought, in place of those of a look-up."""
-    if who != "me":
-        raise Refused(f"--draft must be me, not {who!r}: --speculate lets lookup or a model draft")
-    if speculate is not None:
-        raise Refused("--draft and --speculate contradict each other: give one of them")
-    most = MOST_DRAFTS if draft_tokens is None else draft_tokens
-    return {"speculate": LOOKUP, "adaptive_drafts": False, "draft_tokens": most}
+def read_lines() -> Iterator[str]:
+    """One text or command at a time, until the end of input: typed on a terminal, or plainly from a pipe."""
+    if is_terminal(sys.stdin) and is_terminal(sys.stdout):
+        from nanoinfer.cli.line_input import typed
+
+        remark("/help lists the commands, Alt-Enter adds a line, Ctrl-D leaves")
+        return typed(COMMANDS)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # what is not UTF-8 is refused line by line
+    return (line.removesuffix("\n").removesuffix("\r") for line in sys.stdin)
 
 
 class Shell:
@@ -71,17 +80,14 @@ class Shell:
         self.llm = options.load()
         self.tokens: list[int] = []  # prompt and continuation of the last text, for /more
 
-    def obey(self, line: str) -> bool:
-        """Do what one line asks; False for /quit. What goes wrong is said in one sentence, and nothing has changed."""
+    def obey(self, line: str) -> None:
+        """Do what one line asks. What goes wrong is said in one sentence, and nothing has changed."""
+        text = line[line.startswith("//") :]
         try:
-            if line.startswith("/") and not line.startswith("//"):
+            if line.startswith("/") and text == line:
                 name, _, value = line[1:].strip().partition(" ")
-                if name in ("quit", "exit"):
-                    return False
                 self.command(name, value.strip())
-                return True
-            text = line[line.startswith("//") :]
-            if self.guessed and not self.guessed.ended:
+            elif self.guessed and not self.guessed.ended:
                 self.guessed.turn(text)
             elif line:
                 self._go_on(self.llm.tokenizer.encode(text, context=self.llm.max_len), text)
@@ -89,7 +95,6 @@ class Shell:
             raise  # there is nowhere to write
         except (KeyboardInterrupt, Exception) as error:
             remark(str(explained(error, NAMES)))
-        return True
 
     def command(self, name: str, value: str) -> None:
         """Do what a command asks. This is what /help shows:
