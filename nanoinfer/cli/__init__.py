@@ -9,28 +9,24 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from nanoinfer import __version__
 from nanoinfer.cli import batch, doctor, generate, serve, shell, watch
 from nanoinfer.cli.errors import explained
+from nanoinfer.cli.options import with_options
 from nanoinfer.cli.plugins import EXTRAS, CommandGroup, needing
 from nanoinfer.cli.terminal import prepare_streams, remark, write
 from nanoinfer.docstrings import described
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        write(f"nanoinfer {__version__}\n")
-        raise typer.Exit
-
-
-def nanoinfer(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
-) -> None:
+@with_options()
+def nanoinfer(*, version: bool = False) -> None:
     """GPT-2 inference from scratch, from a naive loop to a dict of CUDA graphs.
+
+    version: print it, and no more.
 
     Examples:
     nanoinfer generate "Once upon a time" -m gpt2
@@ -41,6 +37,9 @@ def nanoinfer(
     nanoinfer watch
     `nanoinfer COMMAND --help` has more. NANOINFER_TRACEBACK=1 shows where an error comes from.
     """
+    if version:
+        write(f"nanoinfer {__version__}\n")
+        raise typer.Exit
 
 
 def _told(command: Any) -> dict[str, Any]:
@@ -50,7 +49,8 @@ def _told(command: Any) -> dict[str, Any]:
 
 
 app = typer.Typer(cls=CommandGroup, add_completion=False)
-app.callback(**_told(nanoinfer), context_settings={"help_option_names": ["-h", "--help"]})(nanoinfer)
+names = {"help_option_names": ["-h", "--help"]}
+app.callback(**_told(nanoinfer), invoke_without_command=True, context_settings=names)(nanoinfer)
 for command in (generate.generate, batch.batch, shell.shell, doctor.doctor, serve.serve, watch.watch):
     app.command(**_told(command))(command)
 

@@ -55,12 +55,16 @@ def explained(error: BaseException, names: Mapping[str, str] | None = None) -> C
         return Refused(f"{(names or {}).get(name, name)} {rest}")
     if os.environ.get("NANOINFER_TRACEBACK"):
         traceback.print_exception(error)
-    first = next(iter(str(error).strip().splitlines()), "").removesuffix(".")
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in first:
-        remedy = "lower --max-batch or --max-len, or take a smaller model"
-        return CommandError(f"out of memory ({first or 'host'}): {remedy}")
-    what = f"{type(error).__name__}: {first}".removesuffix(": ")
+    what = sentence(error)
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in what or "allocate memory" in what:
+        return CommandError(f"out of memory ({what}): lower --max-batch or --max-len, or take a smaller model")
     return CommandError(f"{what} (NANOINFER_TRACEBACK=1 shows where)")
+
+
+def sentence(error: BaseException) -> str:
+    """Return the kind of an error, and the first line of what it says."""
+    first = next(iter(str(error).strip().splitlines()), "").removesuffix(".")
+    return f"{type(error).__name__}: {first}".removesuffix(": ")
 
 
 def _ours(error: ValueError) -> bool:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib.metadata import distributions
 from typing import Any
 
+from nanoinfer.cli.errors import sentence
 from nanoinfer.model.hub import HUB_NAMES
 
 LIBRARIES = ("tiktoken", "safetensors", "huggingface_hub")  # what the engine imports besides torch
@@ -33,7 +34,7 @@ def probe_torch() -> dict[str, Any]:
             gpu = {"name": torch.cuda.get_device_name(index), "capability": capability}
             found["gpus"].append(gpu | {"free_bytes": free, "total_bytes": total})
     except Exception as error:  # a broken build fails in any way it likes
-        found["problem"] = f"torch cannot be used ({_first_line(error)}): install it again, see https://pytorch.org"
+        found["problem"] = f"torch cannot be used ({sentence(error)}): install it again, see https://pytorch.org"
     return found
 
 
@@ -63,7 +64,7 @@ def probe_hub() -> dict[str, Any]:
         names = ("config.json", "model.safetensors")
         found["gpt2_cached"] = all(isinstance(try_to_load_from_cache(HUB_NAMES["gpt2"], name), str) for name in names)
     except Exception as error:
-        found["problem"] = f"huggingface_hub cannot be used ({_first_line(error)}): pip install huggingface_hub"
+        found["problem"] = f"huggingface_hub cannot be used ({sentence(error)}): pip install huggingface_hub"
     return found
 
 
@@ -75,9 +76,5 @@ def probe_run() -> str | None:
         with LLM("random:tiny", engine="naive", device="cpu") as llm:
             llm.generate("x", SamplingParams(max_tokens=1))
     except Exception as error:
-        return _first_line(error)
+        return sentence(error)
     return None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -171,14 +171,14 @@ class ModelOptions:
         """Return the same with some of it changed."""
         return ModelOptions(**{"model": self.model, **self.settings, **changed})
 
-    def load(self, weights: GPT2 | None = None) -> LLM:
-        """The LLM, over weights that are loaded already or its own; imports torch."""
+    def load(self, weights: GPT2 | None = None, kind: type[LLM] | None = None) -> LLM:
+        """The LLM, or one of another kind, over weights that are loaded already or its own; imports torch."""
         try:
             import torch  # noqa: F401  to tell a broken torch from a refused argument
         except Exception as error:
             raise CommandError(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
         if weights is None:
-            return LLM(self.model, **self.settings)
+            return (kind or LLM)(self.model, **self.settings)
         own = ("device", "dtype", "revision")  # loaded weights have theirs
         return LLM(weights, **{name: value for name, value in self.settings.items() if name not in own})
 

@@ -51,16 +51,15 @@ class Writer:
                 self._write()
                 for piece in pieces:
                     self._take(piece)
-        except (KeyboardInterrupt, Exception) as error:
+        except KeyboardInterrupt:
+            prompts, tokens = len(self.texts), len(self.token_ids)
+            one = f"{tokens} token{'s' * (tokens != 1)}"
+            how_far = f"{len(self.done)} of {prompts} prompts are finished" if prompts > 1 else one
+            raise Stopped(f"stopped by Ctrl-C: {how_far}") from None
+        finally:
             for index in range(self.written, len(self.texts)):
                 if index in self.done or (index in self.begun and self.record is None):
                     write(self._line(index))
-            if isinstance(error, KeyboardInterrupt):
-                prompts, tokens = len(self.texts), len(self.token_ids)
-                one = f"{tokens} token{'s' * (tokens != 1)}"
-                how_far = f"{len(self.done)} of {prompts} prompts are finished" if prompts > 1 else one
-                raise Stopped(f"stopped by Ctrl-C: {how_far}") from None
-            raise
         return [self.done[index] for index in range(len(self.texts))]
 
     def _take(self, piece: Piece) -> None:

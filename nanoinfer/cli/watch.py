@@ -10,11 +10,12 @@ from typing import Any
 
 import typer
 
-from nanoinfer.cli.errors import CommandError, Refused
+from nanoinfer.async_llm import ServingLLM
+from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.generate import check_lines
-from nanoinfer.cli.options import BATCH, ModelOptions, output_file, sampling_options, with_options, with_seeds
+from nanoinfer.cli.options import BATCH, ModelOptions, of, output_file, sampling_options, with_options, with_seeds
 from nanoinfer.cli.terminal import from_argument, read_prompts, remark
-from nanoinfer.config import RECIPES, fastest
+from nanoinfer.config import EngineConfig
 from nanoinfer.engine.recorder import Recorder
 from nanoinfer.llm import LLM
 from nanoinfer.records import Bounds
@@ -35,7 +36,7 @@ ENDS = (
 DEMO = {"max_batch": 6, "max_batched_tokens": 64, "prefill_chunk": 40, "kv_blocks": 30}
 
 
-@with_options(params=sampling_options(), model=BATCH)
+@with_options(params=sampling_options(), model=(ModelOptions, BATCH[1] + of(EngineConfig, "kv_blocks")))
 def watch(
     prompt: list[str] | None = None,
     *,
@@ -43,7 +44,6 @@ def watch(
     out: str = "watch.html",
     texts: bool = False,
     every: float = 0.0,
-    kv_blocks: int | None = None,
     params: SamplingParams,
     model: ModelOptions,
 ) -> None:
@@ -54,7 +54,6 @@ def watch(
     out FILE: the file to write.
     texts: it shows prompts and texts; those of the demo always.
     every: steps from one arrival to the next, on average; 0 is all at once.
-    kv_blocks: blocks of the pool. None: what the rows need.
 
     Examples:
     nanoinfer watch
@@ -67,26 +66,22 @@ def watch(
     Bounds("float32", 0, 1000, "from 0 to 1000").check("every", every)
     page = output_file(out)
     random = Random(1 if params.seed is None else params.seed)
-    demo, given = not prompt and file is None, {"kv_blocks": kv_blocks}
-    if demo:
+    if demo := not prompt and file is None:
         prompts, each, arrivals = demonstration(random)
-        given = DEMO | {name: value for name, value in (model.settings | given).items() if value is not None}
+        model = model.but(**(DEMO | model.settings))
     else:
         prompts = [from_argument(text) for text in prompt] if prompt else read_prompts(None, file, lines=True)
         each = with_seeds(params, len(prompts))
         arrivals = [0, *accumulate(random.expovariate(1 / every) if every else 0 for _ in prompts[1:])]
-    with over_pages(model.but(**given)).load() as llm:
+    with over_pages(model).load(kind=ServingLLM) as llm:
         if file is not None:
             check_lines(llm, prompts)
         requests = llm.requests(prompts, each)
         began = time.perf_counter()
         events = list(recorded(llm, requests, arrivals, texts or demo))
         seconds = time.perf_counter() - began
-        try:
-            page.parent.mkdir(parents=True, exist_ok=True)
-            page.write_text(as_html(events, f"{model.name}, engine {llm.engine}"), encoding="utf-8")
-        except OSError as error:
-            raise CommandError(f"{page} cannot be written: {error.strerror or error}") from None
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(as_html(events, f"{model.name}, engine {llm.engine}"), encoding="utf-8")
         remark(f"nanoinfer: {page} has {len(requests)} requests, run in {seconds:.1f} s")
 
 
@@ -98,16 +93,12 @@ def demonstration(random: Random) -> tuple[list[str], list[SamplingParams], list
 
 
 def over_pages(model: ModelOptions) -> ModelOptions:
-    """The options for pages that are shared, where no other engine is chosen."""
+    """The same with an engine over pages, where no other one is chosen."""
     from nanoinfer.devices import choose_device
     from nanoinfer.kernels.available import has_triton
 
-    engine = model.settings["engine"]
-    if engine == "auto":
-        on_gpu = choose_device(model.settings.get("device")).type == "cuda" and has_triton()
-        engine = fastest(True, True) if on_gpu else "paged"
-    shares = RECIPES[engine].cache == "paged"
-    return model.but(engine=engine, **{"prefix_caching": True, "preemption": True} if shares else {})
+    paged = choose_device(model.settings.get("device")).type == "cuda" and has_triton()
+    return model if paged or model.settings["engine"] != "auto" else model.but(engine="paged")
 
 
 def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], texts: bool) -> Iterator[Event]:
@@ -117,14 +108,11 @@ def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], t
     found: list[Event] = []
     events, engine.observer = Events(llm.tokenizer if texts else None), Recorder(engine, found.append, texts, step=-1)
     engine.observer.stepped(())
-    try:
-        while waits or engine.busy:
-            while waits and (waits[-1][0] <= steps or not engine.busy):
-                engine.submit(requests[waits.pop()[1]])
-            engine.step()
-            steps += 1
-            for facts in found:
-                yield events.take(facts)
-            found.clear()
-    finally:
-        engine.observer = None
+    while waits or engine.busy:
+        while waits and (waits[-1][0] <= steps or not engine.busy):
+            engine.submit(requests[waits.pop()[1]])
+        engine.step()
+        steps += 1
+        yield from map(events.take, found)
+        found.clear()
+    engine.observer = None
