@@ -62,10 +62,13 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; return its exit code. What goes wrong is said in one sentence on standard error."""
+    """Run one command line; return its exit code. What goes wrong is said in one sentence on standard error.
+
+    Where the package refuses an argument, the user reads the name of the option.
+    """
     prepare_streams()
     name, *_ = arguments = list(arguments) or ["--help"]
-    group = typer.main.get_command(app)
+    group = typer.main.get_group(app)
     try:
         try:  # not typer's own `main`, which would answer Ctrl-C and closed pipes its own way
             with needing(name, EXTRAS.get(name)), group.make_context("nanoinfer", arguments) as context:
@@ -75,7 +78,8 @@ def run(arguments: Sequence[str]) -> int:
         finally:
             write("")  # flushes what typer and others have printed themselves, or says why it cannot be
     except (KeyboardInterrupt, Exception) as error:
-        known = explained(error)
+        options = group.commands[name].params if name in group.commands else []
+        known = explained(error, {option.name or "": option.opts[0] for option in options})
         if str(known):
             remark(f"nanoinfer: {known}")
         return known.code

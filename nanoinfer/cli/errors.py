@@ -35,7 +35,7 @@ class PipeClosed(OutputFailed):
     code = 141  # what a program gets that SIGPIPE ended
 
 
-def explained(error: BaseException, names: Mapping[str, str] | None = None) -> CommandError:
+def explained(error: BaseException, names: Mapping[str, str]) -> CommandError:
     """Return any error as one sentence and an exit code.
 
     The package refuses an argument with a ValueError of one sentence that begins with the argument's name. names: what
@@ -52,7 +52,7 @@ def explained(error: BaseException, names: Mapping[str, str] | None = None) -> C
         return Refused(said[:1].lower() + said[1:].removesuffix(".") + hint)
     if isinstance(error, ValueError) and _ours(error):
         name, _, rest = str(error).partition(" ")
-        return Refused(f"{(names or {}).get(name, name)} {rest}")
+        return Refused(f"{names.get(name, name)} {rest}")
     if os.environ.get("NANOINFER_TRACEBACK"):
         traceback.print_exception(error)
     what = sentence(error)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanoinfer import records
-from nanoinfer.cli.errors import CommandError, explained
+from nanoinfer.cli.errors import CommandError
 from nanoinfer.cli.terminal import from_argument
 from nanoinfer.config import EngineConfig
 from nanoinfer.docstrings import Told, described
@@ -65,25 +65,17 @@ def _option(given: inspect.Parameter, told: Told, more: dict[str, Any]) -> inspe
 
 
 def with_options(**groups: Group) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a command for typer: each of its arguments becomes an option, or all those of its group.
-
-    Where the package refuses an argument, the user reads the name of the option.
-    """
+    """Make a command for typer: each of its arguments becomes an option, or all those of its group."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         names = inspect.signature(command).parameters
         flat = [each for name in names for each in (groups[name][1] if name in groups else derived(command, name))]
-        made = [(each.name, each.annotation.__metadata__[0]) for each in flat]
-        flags = {name: one.param_decls[0].strip(" /") for name, one in made if one.param_decls}
 
         @functools.wraps(command)
         def run(**given: Any) -> Any:
-            try:
-                for name, (make, options) in groups.items():
-                    given[name] = make(**{option.name: given.pop(option.name) for option in options})
-                return command(**given)
-            except ValueError as error:
-                raise explained(error, flags) from error
+            for name, (make, options) in groups.items():
+                given[name] = make(**{option.name: given.pop(option.name) for option in options})
+            return command(**given)
 
         run.__annotations__ = {option.name: option.annotation for option in flat}
         run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]

@@ -66,7 +66,7 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     if isinstance(cause, ValueError):  # the model could not be loaded as it was asked for
         raise cause
     if cause is not None:
-        remark(f"nanoinfer: the engine has died: {explained(cause)}")
+        remark(f"nanoinfer: the engine has died: {explained(cause, {})}")
     sys.stderr.flush()
     os._exit(0 if cause is None else 1)  # now: a thread that still loads a model would be waited for
 
