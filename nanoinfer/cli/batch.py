@@ -69,14 +69,14 @@ def batch(
         raise Refused(f"{error.filename} cannot be used: {error.strerror}") from None
     began, done = time.perf_counter(), list[int]()  # tokens of each shard
     bar = progress_bar(job.lines, wanted=not quiet)
-    bar.advance(bar.task_ids[0], job.lines - sum(one.stop - one.start for one in missing))
 
     def on_done(one: Shard, tokens: int) -> None:
         done.append(tokens)
-        bar.advance(bar.task_ids[0], one.stop - one.start)
+        bar.update(one.stop - one.start)
 
     try:
         with bar:
+            bar.update(job.lines - sum(one.stop - one.start for one in missing))
             if missing and workers is not None:
                 with needing("batch --workers", "ray"):
                     from nanoinfer.parallel.ray_batch import run_on_ray

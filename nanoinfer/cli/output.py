@@ -68,7 +68,7 @@ class Writer:
         self.texts[piece.index] += piece.text
         if piece.completion is not None:
             self.done[piece.index] = piece.completion
-            self.bar.advance(self.bar.task_ids[0])
+            self.bar.update(1)
         self._write()
 
     def _write(self) -> None:

@@ -11,14 +11,11 @@ import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import typer
 
 from nanoinfer.cli.errors import OutputFailed, PipeClosed, Refused
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 # Controls but newline and tab (C0, DEL, C1), and what reorders a line or breaks it: bidirectional marks, U+2028/9.
 _CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
@@ -81,22 +78,10 @@ def remark(text: str) -> None:
         print(visible(" ".join(text.split("\n"))), file=sys.stderr, flush=True)
 
 
-def progress_bar(total: int, wanted: bool) -> Progress:
-    """How many of `total` prompts are done, on standard error where that is a terminal and there are several.
-
-    Its one task is task 0.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    hidden = not wanted or total < 2 or not is_terminal(sys.stderr)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("prompts"), TimeElapsedColumn())
-    console = Console(stderr=True, quiet=hidden)
-    bar = Progress(
-        *columns, console=console, disable=hidden, transient=True, redirect_stdout=False, redirect_stderr=False
-    )
-    bar.add_task("", total=total)
-    return bar
+def progress_bar(total: int, wanted: bool) -> Any:
+    """How many of `total` prompts are done, on standard error where that is a terminal and there are several."""
+    shown = wanted and total > 1 and is_terminal(sys.stderr)
+    return typer.progressbar(length=total, label="prompts", show_pos=True, file=sys.stderr if shown else io.StringIO())
 
 
 def read_prompts(argument: str | None, file: BinaryIO | None, lines: bool) -> list[str]:
