@@ -72,7 +72,7 @@ class LLM:
             raise ValueError("device and dtype must be left out where model is a GPT2: it has its own")
         device = model.device if isinstance(model, GPT2) else choose_device(config.device)
         self.config = self._resolved(config, device)
-        self._torch, self._closed = torch, False
+        self._torch = torch
         model = DEFAULT_MODEL if model is None else model
         self.rank = rank = self._join(model, revision, device) if config.tensor_parallel > 1 else None
         try:
@@ -240,9 +240,8 @@ class LLM:
 
     def close(self) -> None:
         """Give the model's memory back. The LLM cannot be used afterwards: its open streams raise RuntimeError."""
-        if self._closed:
+        if self.loop.closed:
             return
-        self._closed = True
         self.loop.close()
         if self.rank:
             self.rank.close()
@@ -251,7 +250,7 @@ class LLM:
             self._torch.cuda.empty_cache()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.loop.closed:
             raise RuntimeError(CLOSED)
 
     def __enter__(self) -> LLM:

@@ -37,7 +37,7 @@ class RemoteLLM(ServingLLM):
                 raise ValueError(f"{what} must be a name or a path for another process, not a {type(given).__name__}")
         each = [settings | {"replicas": 1} | device for device in devices(config)]
         self.loops = [RemoteLoop(ServingLLM, model, revision, one) for one in each]
-        self._ends, self._closed = [weakref.finalize(self, loop.close) for loop in self.loops], False  # at exit, too
+        self._ends = [weakref.finalize(self, loop.close) for loop in self.loops]  # at exit, too
         try:
             facts, *_ = [loop.ready.result() for loop in self.loops]
         except BaseException:
@@ -70,7 +70,6 @@ class RemoteLLM(ServingLLM):
 
     def close(self) -> None:
         """As `LLM.close`, of all."""
-        self._closed = True
         for end in self._ends:
             end()
 

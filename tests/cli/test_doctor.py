@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import torch
 
-from nanoinfer.cli import doctor, machine
+from nanoinfer.cli import doctor
 from nanoinfer.config import ENGINES
 from nanoinfer.model.config import PRESETS
 from tests.cli.commands import Result, assert_refused, run_without
@@ -37,7 +37,7 @@ def examine(monkeypatch: pytest.MonkeyPatch) -> Any:
     def report(torch: dict[str, Any], driver: str | None = None, triton: str | None = None, problem: Any = None) -> Any:
         found = {"version": triton, "interpret": False, "remedy": None if triton else "get it"}
         for name, value in (("torch", torch), ("driver", driver), ("triton", found), ("run", problem)):
-            monkeypatch.setattr(machine, f"probe_{name}", lambda value=value: value)
+            monkeypatch.setattr(doctor, f"probe_{name}", lambda value=value: value)
         monkeypatch.setattr(doctor, "ENGINES", ALL_ENGINES)
         made = doctor.examine()
         validate(made)
@@ -102,7 +102,7 @@ def test_what_goes_wrong_keeps_every_engine_from_running(examine: Any, monkeypat
     assert {engine["remedy"] for engine in report["engines"]} == {"torch is gone: install it"}
     assert doctor.show(report).endswith("does not run here: torch is gone: install it.\n")
     assert examine(CPU_TORCH, problem="it fell over")["problem"] == "it fell over"
-    monkeypatch.setattr(machine, "installed", lambda name: None)
+    monkeypatch.setattr(doctor, "installed", lambda name: None)
     assert examine(CPU_TORCH)["problem"] == "pip install tiktoken safetensors huggingface_hub"
     monkeypatch.setattr(doctor, "free_host_memory", lambda: None)
     assert "unknown" in doctor.show(examine(CPU_TORCH))
