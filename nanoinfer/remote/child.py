@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.parallel.processes import Raised, die
-from nanoinfer.remote.link import Call, drained, obey
+from nanoinfer.remote.link import Call, drained, live
 from nanoinfer.requests import Request
 
 REST = 4e-5  # seconds a row from one message to the next: where rows are many, each has several tokens in one
@@ -33,11 +33,7 @@ BEAT = 0.2  # seconds from one look at gauges and counters to the next, while th
 def main(connection: Connection) -> None:
     """The process: as long as its parent has not closed the connection."""
     sys.setswitchinterval(SWITCH)  # while requests come in, steps go on
-    try:
-        obey(connection, RemoteEngine(connection))
-    except BaseException as error:
-        die(error)
-    os._exit(0)  # at once, whatever runs: nobody will hear of it
+    live(connection, RemoteEngine)
 
 
 class RemoteEngine:

@@ -6,13 +6,16 @@ So a busy reader gets fewer, longer messages, and both sides pay once a message 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
+
+from nanoinfer.parallel.processes import die
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,15 @@ def obey(connection: Connection, owner: Any) -> None:
     """Call what the other end asks for, until it closes or its process is gone."""
     for call in received(connection):
         getattr(owner, call.method)(*call.args)
+
+
+def live(connection: Connection, make: Callable[[Connection], Any]) -> NoReturn:
+    """A whole process: what `make` makes obeys, as long as the parent has not closed the connection."""
+    try:
+        obey(connection, make(connection))
+    except BaseException as error:
+        die(error)
+    os._exit(0)  # at once, whatever runs: nobody will hear of it
 
 
 def drained(queue: SimpleQueue[Any], seconds: float | None = None) -> list[Any]:

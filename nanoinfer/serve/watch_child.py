@@ -6,12 +6,11 @@ It ends with the one that made it. Texts of prompts and tokens are made here, wh
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 from multiprocessing.connection import Connection
 
 from nanoinfer.parallel.processes import die
-from nanoinfer.remote.link import Link, obey
+from nanoinfer.remote.link import Link, live
 from nanoinfer.serve.events import Event, Events
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
@@ -21,11 +20,7 @@ JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 def main(connection: Connection) -> None:
     """The process: as long as the server has not closed the connection."""
-    try:
-        obey(connection, Records(Link(connection, die)))
-    except BaseException as error:
-        die(error)
-    os._exit(0)
+    live(connection, lambda connection: Records(Link(connection, die)))
 
 
 class Records:

@@ -106,7 +106,8 @@ class OutOfMemoryError(RuntimeError):
 
 @pytest.mark.parametrize(
     ("error", "part"),
-    [(OutOfMemoryError("CUDA out of memory. Tried\nto allocate"), "out of memory (OutOfMemoryError: CUDA"), (KeyError(), "KeyError"),
+    [(OutOfMemoryError("CUDA out of memory. Tried\nto allocate"), "out of memory (OutOfMemoryError: CUDA"),
+     (KeyError(), "KeyError"),
      (ValueError("of torch's"), "ValueError: of torch's"),
      (RuntimeError("first line\nsecond line"), "RuntimeError: first line")],
 )  # fmt: skip

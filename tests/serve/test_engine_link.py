@@ -21,7 +21,7 @@ from nanoinfer.requests import Request
 REQUEST = Request(0, (1, 2), SamplingParams(), 0, 12, frozenset())
 
 
-DEAF = "from nanoinfer.remote import child, link; child.obey = lambda connection, _: [*link.received(connection)]"
+DEAF = "from nanoinfer.remote import link; link.obey = lambda connection, _: [*link.received(connection)]"
 
 
 @pytest.fixture
