@@ -48,9 +48,8 @@ def _told(command: Any) -> dict[str, Any]:
     return {"help": text, "epilog": f"Examples:\n{examples}".replace("\n", "\n\n")}
 
 
-app = typer.Typer(cls=CommandGroup, add_completion=False)
-names = {"help_option_names": ["-h", "--help"]}
-app.callback(**_told(nanoinfer), invoke_without_command=True, context_settings=names)(nanoinfer)
+app = typer.Typer(cls=CommandGroup, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+app.callback(**_told(nanoinfer), invoke_without_command=True)(nanoinfer)
 for command in (generate.generate, batch.batch, shell.shell, doctor.doctor, serve.serve, watch.watch):
     app.command(**_told(command))(command)
 

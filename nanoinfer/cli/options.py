@@ -169,10 +169,7 @@ class ModelOptions:
             import torch  # noqa: F401  to tell a broken torch from a refused argument
         except Exception as error:
             raise CommandError(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
-        if weights is None:
-            return (kind or LLM)(self.model, **self.settings)
-        own = ("device", "dtype", "revision")  # loaded weights have theirs
-        return LLM(weights, **{name: value for name, value in self.settings.items() if name not in own})
+        return (kind or LLM)(self.model if weights is None else weights, **self.settings)
 
 
 of = functools.partial(derived, rich_help_panel="Model and engine")

@@ -126,11 +126,9 @@ def figures(done: Sequence[Completion], llm: LLM, greedy: bool, before: Stats | 
         parts = [
             f"{len(done)} prompts, TTFT {min(ttft):.1f} to {max(ttft):.1f} ms, {rate:.1f} tokens/s, {tokens} tokens"
         ]
-    elif waits:
-        rate = times[0].decode_tokens_per_s
-        parts = [f"TTFT {ttft[0]:.1f} ms, {rate:.1f} tokens/s after it, {tokens} tokens ({done[0].finish_reason})"]
     else:
-        parts = [f"TTFT {ttft[0]:.1f} ms, 1 token, so no rate"]
+        after = f"{times[0].decode_tokens_per_s:.1f} tokens/s after it, " * bool(waits)
+        parts = [f"TTFT {ttft[0]:.1f} ms, {after}{tokens} token{'s' * (tokens != 1)} ({done[0].finish_reason})"]
     if llm.config.speculate is not None:
         before = before or Stats()
         accepted = llm.stats.accepted_tokens - before.accepted_tokens

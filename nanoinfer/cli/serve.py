@@ -18,7 +18,7 @@ placed = partial(derived, ServeConfig, rich_help_panel="Server")
 SERVER = (
     ServeConfig,
     placed("host", "port")
-    + placed("api_key", envvar=KEY_VARIABLE, show_default=False)
+    + placed("api_key", envvar=KEY_VARIABLE)
     + placed("name", "replicas", "watch", "watch_texts", "classroom")
     + derived(ServeConfig, *BOUNDS, rich_help_panel="Bounds"),
 )

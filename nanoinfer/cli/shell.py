@@ -162,7 +162,8 @@ class Shell:
         """Another engine over the loaded weights, or another model. The old LLM is closed once the new one is there."""
         if value:
             options = self.options.but(**{"revision": None} if name == "model" else {}, **{name: value})
-            llm = options.load(self.llm.model if name == "engine" else None)
+            own: dict[str, Any] = dict.fromkeys(("device", "dtype", "revision"))  # loaded weights have theirs
+            llm = options.but(**own).load(self.llm.model) if name == "engine" else options.load()
             self.llm.close()
             self.llm, self.options, self.guessed = llm, options, None
         remark(f"{name} {self.llm.engine if name == 'engine' else self.options.name}")

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import sys
 from typing import Any, BinaryIO
 
@@ -18,9 +19,7 @@ import typer
 from nanoinfer.cli.errors import OutputFailed, PipeClosed, Refused
 
 # Controls but newline and tab (C0, DEL, C1), and what reorders a line or breaks it: bidirectional marks, U+2028/9.
-_CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
-_INVISIBLE = [0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
-_ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS} | {code: f"\\u{code:04x}" for code in _INVISIBLE}
+INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LIMIT_MIB = 16  # of prompts
 
 
@@ -47,7 +46,7 @@ def is_terminal(stream: Any) -> bool:
 
 def visible(text: str) -> str:
     """The text with every control character but newline and tab written out: ESC is shown as `\\x1b`."""
-    return text.translate(_ESCAPES)
+    return INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def colours() -> bool:

@@ -158,7 +158,7 @@ def test_a_terminal_shows_control_characters(invoke: Any, use_model: Any, monkey
     assert invoke(*arguments).out == f"{prompt}\x1b\x1b\n"
     seen = on_terminal(monkeypatch, "stdout")
     assert invoke(*arguments).code == 0
-    assert seen.getvalue() == "[bold]\\x07\t\\x0d\\x7f\\x9b\\u202e\\u2028caf\u00e9\\x1b\\x1b\n"
+    assert seen.getvalue() == "[bold]\\x07\t\\r\\x7f\\x9b\\u202e\\u2028caf\u00e9\\x1b\\x1b\n"
 
 
 def test_the_bar_is_on_standard_error_alone(invoke: Any, use_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
