@@ -29,10 +29,7 @@ BEGINNINGS = (
     "It was a cold night in the city. Snow lay on the roofs and in the narrow streets, and nobody was out of doors but"
     " a girl with a lantern, who was looking for something. She said to herself: ",
 )
-ENDS = (
-    "the ship", "I have seen a light on the water", "my dog is gone", "listen", "it must be here, near the old gate",
-    "when I was young I had a boat, and the boat had a name", "who is there?", "we have no time",
-)  # fmt: skip
+ENDS = ("the ship", "I have seen a light on the water", "my dog is gone", "it must be here, near the old gate")
 DEMO = {"max_batch": 6, "max_batched_tokens": 64, "prefill_chunk": 40, "kv_blocks": 30}
 
 

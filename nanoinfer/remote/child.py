@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
 from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection
@@ -141,7 +140,7 @@ class RemoteEngine:
         end = len(row.times) if ended else len(row.tokens) - prompt  # a token is the last of all that comes with it
         if not ended:
             self.told[number] = end
-        elif not (row.finish_reason or isinstance(row.cancelled, CancelledError) or self.llm.loop.failure):
+        elif not (row.finish_reason or self.llm.loop.failure):  # of one that was cancelled nobody there hears
             error = repr(row.cancelled)
         return (
             number,
