@@ -158,6 +158,20 @@ class EngineConfig:
             raise ValueError(f"device must be cpu, cuda or cuda:N, not {self.device!r}")
         if self.dtype is not None and str(self.dtype).removeprefix("torch.") not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        self._check_values()
+        for name in ("prefix_caching", "preemption"):
+            if getattr(self, name) and self.engine != "auto" and self.recipe.cache != "paged":
+                what = f"{name} needs the paged cache"
+                raise ValueError(f"{what}: use engine paged, paged-graph or fused, not {self.engine}")
+        if self.speculate is not None and (not self.speculate or isinstance(self.speculate, bool | int | float)):
+            raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {self.speculate!r}")
+        if self.tensor_parallel > 1 and self.engine in ("fused", "persistent"):
+            what = f"engine {self.engine} runs on one device alone"
+            raise ValueError(f"{what}: leave tensor_parallel out, or use paged-graph")
+        if self.tensor_parallel > 1 and self.speculate is not None:
+            raise ValueError("speculate works on one device alone: leave tensor_parallel out")
+
+    def _check_values(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is None and field.default is None:
@@ -171,17 +185,6 @@ class EngineConfig:
             raise ValueError(f"max_batched_tokens must be a whole number of at least {least}, not {tokens}")
         if self.block_size & (self.block_size - 1):
             raise ValueError(f"block_size must be a power of two from 16 to 256, not {self.block_size}")
-        for name in ("prefix_caching", "preemption"):
-            if getattr(self, name) and self.engine != "auto" and self.recipe.cache != "paged":
-                what = f"{name} needs the paged cache"
-                raise ValueError(f"{what}: use engine paged, paged-graph or fused, not {self.engine}")
-        if self.speculate is not None and (not self.speculate or isinstance(self.speculate, bool | int | float)):
-            raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {self.speculate!r}")
-        if self.tensor_parallel > 1 and self.engine in ("fused", "persistent"):
-            what = f"engine {self.engine} runs on one device alone"
-            raise ValueError(f"{what}: leave tensor_parallel out, or use paged-graph")
-        if self.tensor_parallel > 1 and self.speculate is not None:
-            raise ValueError("speculate works on one device alone: leave tensor_parallel out")
 
     @property
     def recipe(self) -> Recipe:
