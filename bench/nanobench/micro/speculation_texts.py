@@ -44,6 +44,8 @@ NGRAM = 3  # tokens that vLLM looks up at most, as we do; transformers' own choi
 class Drafted(Record):
     """One case: a whole `generate()` with drafts, and one without, by turns."""
 
+    SHOWN = ("gain",)
+
     model: str
     system: str  # nanoinfer, transformers or vllm
     drafts: str  # who makes them
@@ -117,8 +119,8 @@ def measure(
             plain, arms = _ours(stack, weights, limits, speculate, draft_tokens)
             if peers:
                 arms += _peers(weights, limits, draft_tokens, missing)
-            cases = tuple(_cases(name, plain, arms, sorted(rows), draft_tokens, new_tokens, repeats))
-        report = report.add(out, cases=report.cases + cases, missing=tuple(missing))
+            report = report.add(out, missing=tuple(missing))
+            report = report.fill(out, cases=_cases(name, plain, arms, sorted(rows), draft_tokens, new_tokens, repeats))
 
 
 def _ours(
@@ -198,7 +200,7 @@ def _cases(
             runs = by_turns({"plain": partial(arm.plain, *asked), "drafted": partial(arm.drafted, *asked)}, repeats)
             steps = arm.peer and 1 + len(arm.peer.step_times(torch.tensor(prompts[:count]), new))
             both = zip(runs["plain"], runs["drafted"], strict=True)
-            case = Drafted(
+            yield Drafted(
                 model=name, system=arm.system, drafts=arm.drafts, draft_tokens=most, text=cast(Any, text),
                 temperature=temperature, rows=count,
                 **{which: Spread.of([ran.tokens_per_s for ran in each]) for which, each in runs.items()},
@@ -206,15 +208,3 @@ def _cases(
                 tokens_a_step=new / steps if steps else median(ran.tokens_a_step for ran in runs["drafted"]),
                 same_share=median(share_of_same(a.texts, b.texts) for a, b in both),
             )  # fmt: skip
-            say(line(case))
-            yield case
-
-
-def line(case: Drafted) -> str:
-    """A case in a line."""
-    accepted = "" if case.accepted_share is None else f"accepted {case.accepted_share:.2f}, "
-    return (
-        f"{case.model} {case.text:9} at {case.temperature:.1f}, {case.rows:2} rows, {case.system} {case.drafts}:"
-        f" {case.drafted.median:9,.0f} tok/s, {case.gain:.2f} times {case.plain.median:,.0f};"
-        f" {case.tokens_a_step:.2f} tokens a step, {accepted}same tokens {case.same_share:.3f}"
-    )
