@@ -40,7 +40,7 @@ class Record(BaseModel):
 
 
 def _printed(name: str, value: object) -> str:
-    """A field in short: of a spread the median, of a long list the length, and what its name calls a time with a unit."""
+    """A field in short: the median of a spread, the length of a long list, a unit where the name says it is a time."""
     if isinstance(value, Spread):
         value = value.median
     if isinstance(value, Record):

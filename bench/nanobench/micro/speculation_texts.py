@@ -2,8 +2,8 @@
 
 Prompts are the model's own: an opening and what it sampled behind that, by a row's seed. Greedy text of a small model
 soon repeats itself; so where each row goes on behind its own greedy text, what comes now stands in the prompt already.
-Peers draft by prompt lookup as well, greedily, and are held against their own plain decoding. So are we: each system
-takes turns with itself alone.
+transformers drafts by prompt lookup as well, greedily and for one row, and is held against its own plain decoding. So
+are we: each system takes turns with itself alone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ import typer
 from nanobench.core.machine import place, stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.core.timing import by_turns
-from nanobench.micro.queue_load import say
 from nanobench.micro.speculation import Ran, run, share_of_same
 from nanobench.options import Device, Models, NewTokens, Out, Repeats, Rows
 from nanobench.systems.base import Limits, Missing, System
 from nanobench.systems.transformers import Transformers
-from nanobench.systems.vllm import VLLM
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -38,7 +36,6 @@ from nanoinfer.speculate.pays import Pays
 
 OPENING, SAMPLED = "Once upon a time", 64  # tokens behind it, so that no two rows tell the same story
 TEMPERATURE = 0.8
-NGRAM = 3  # tokens that vLLM looks up at most, as we do; transformers' own choice is 2
 
 
 class Drafted(Record):
@@ -86,11 +83,10 @@ class Arm(NamedTuple):
     plain: Runs
     drafted: Runs
     engine: DraftEngine | None = None  # ours
-    peer: System | None = None  # with drafts; greedy alone
-    most_rows: int | None = None
+    peer: Transformers | None = None  # with drafts: greedy, and one row
 
     def enters(self, temperature: float, rows: int) -> bool:
-        return (self.peer is None or not temperature) and rows <= (self.most_rows or rows)
+        return self.peer is None or (not temperature and rows == 1)
 
 
 def measure(
@@ -104,7 +100,7 @@ def measure(
     draft_tokens: Annotated[int, typer.Option(min=1, max=64, help="Of a row in a step at most.")] = 4,
     new_tokens: NewTokens = 256,
     repeats: Repeats = 5,
-    peers: Annotated[bool, typer.Option(help="transformers and vLLM too, where they are installed.")] = True,
+    peers: Annotated[bool, typer.Option(help="transformers too, where it is installed.")] = True,
 ) -> None:  # fmt: skip
     """Measure every case; write after each model. Rows bring fewer drafts, or none, where that is faster."""
     where, dtype = place(device)
@@ -118,7 +114,10 @@ def measure(
         with ExitStack() as stack:
             plain, arms = _ours(stack, weights, limits, speculate, draft_tokens)
             if peers:
-                arms += _peers(weights, limits, draft_tokens, missing)
+                try:
+                    arms.append(_peer(weights, limits, draft_tokens))
+                except Missing as error:
+                    missing.append(f"transformers: {error}")
             report = report.add(out, missing=tuple(missing))
             report = report.fill(out, cases=_cases(name, plain, arms, sorted(rows), draft_tokens, new_tokens, repeats))
 
@@ -141,30 +140,12 @@ def _ours(
     ]
 
 
-def _peers(model: GPT2, limits: Limits, most: int, missing: list[str]) -> list[Arm]:
-    """Those that are installed here; of the others, why they are not measured goes to `missing`."""
-    config = {"method": "ngram", "num_speculative_tokens": most, "prompt_lookup_max": NGRAM, "prompt_lookup_min": 1}
-
-    def transformers() -> tuple[System, System]:
-        plain = Transformers("transformers", model, limits)
-        drafted = copy(plain)  # the same model
-        drafted.options = plain.options | {"prompt_lookup_num_tokens": most}
-        return plain, drafted
-
-    def vllm() -> tuple[System, System]:
-        return VLLM(model, limits), VLLM(model, limits, speculative_config=config)
-
-    arms = []
-    for name, make, most_rows in (("transformers", transformers, 1), ("vllm", vllm, None)):
-        try:
-            plain, drafted = make()
-        except Exception as error:  # a peer that fails here keeps nobody else from being measured
-            missing.append(f"{name}: {str(error) if isinstance(error, Missing) else repr(error)[:300]}")
-            say(missing[-1])
-        else:
-            turns = partial(_run_peer, plain), partial(_run_peer, drafted)
-            arms.append(Arm(name, "lookup", *turns, peer=drafted, most_rows=most_rows))
-    return arms
+def _peer(model: GPT2, limits: Limits, most: int) -> Arm:
+    """transformers, with drafts from the prompt and without. Missing where it is not installed."""
+    plain = Transformers("transformers", model, limits)
+    drafted = copy(plain)  # the same model
+    drafted.options = plain.options | {"prompt_lookup_num_tokens": most}
+    return Arm("transformers", "lookup", partial(_run_peer, plain), partial(_run_peer, drafted), peer=drafted)
 
 
 def _run_peer(system: System, prompts: list[list[int]], params: list[SamplingParams]) -> Ran:
