@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import typer
-from pydantic import Field
 
 from nanobench.core.machine import place, stamp
 from nanobench.core.records import Older, ResultsFile
 from nanobench.micro.queue_arrivals import ArrivalRuns, arrivals
-from nanobench.micro.queue_load import CPU, Load, say
+from nanobench.micro.queue_load import CPU, Load
 from nanobench.micro.queue_parts import PoolRuns, PrefixRuns, pool, prefix
 from nanobench.options import Device, Out, OwnModel
 from nanoinfer.model.weights import load_model
@@ -30,8 +28,8 @@ class QueueReport(ResultsFile):
     model: str  # of all parts but prefix, which names its own
     dtype: str
     asked: dict[str, Any]  # as in `Load`
-    took_s: dict[str, float] = Field(default_factory=dict)  # by part, with warm_up and all that is not timed
-    copy_bytes_per_s: float | None = None  # of older runs, which had a burst too
+    took_s: dict[str, float] | None = None  # of older runs, and so are the next two
+    copy_bytes_per_s: float | None = None
     burst: Older = ()
     arrivals: tuple[ArrivalRuns, ...] = ()
     prefix: tuple[PrefixRuns, ...] = ()
@@ -65,16 +63,12 @@ def measure(
     large = [LARGE] if on_gpu and model is None else []
     gpt = load_model(name, where, dtype, seed=0)
     report = QueueReport(model=name, asked=load.model_dump(mode="json"), **stamp(where, dtype))
-    for each in [each for each in PARTS if each in (part or PARTS)]:
-        say(f"{each}: {name}")
-        started = time.perf_counter()
-        if each == "arrivals":
-            report = report.fill(out, arrivals=arrivals(gpt, load))
-        elif each == "prefix":
-            models = [(other, load_model(other, where, dtype, seed=0)) for other in large]
-            report = report.fill(out, prefix=(prefix(*each, load) for each in (*models, (name, gpt))))
-        else:
-            report = report.add(out, pool=pool(gpt, load))
-        took = round(time.perf_counter() - started, 1)
-        report = report.add(out, took_s={**report.took_s, each: took})
+    chosen = part or PARTS
+    if "arrivals" in chosen:
+        report = report.fill(out, arrivals=arrivals(gpt, load))
+    if "prefix" in chosen:
+        report = report.fill(out, prefix=(prefix(each, load_model(each, where, dtype, seed=0), load) for each in large))
+        report = report.fill(out, prefix=[prefix(name, gpt, load)])
+    if "pool" in chosen:
+        report = report.add(out, pool=pool(gpt, load))
     return report

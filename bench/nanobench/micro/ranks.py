@@ -22,8 +22,8 @@ import typer
 from torch import Tensor
 
 from nanobench.core.machine import place, stamp
-from nanobench.core.records import Record, ResultsFile, Spread
-from nanobench.core.timing import by_turns, call_seconds, seconds
+from nanobench.core.records import Older, Record, ResultsFile, Spread
+from nanobench.core.timing import by_turns, call_seconds
 from nanobench.micro.queue_load import greedy, ids
 from nanobench.options import Device, Models, NewTokens, Out, Repeats, Rows
 from nanoinfer import LLM
@@ -41,15 +41,6 @@ class Ranked(Record):
     rows: int
     tokens_per_s: Spread  # of a whole `generate()`
     step_s: Spread  # median gap between two tokens of a row, in each run
-
-
-class Held(Record):
-    """What the first rank's device holds."""
-
-    model: str
-    ranks: int
-    weights_bytes: int
-    warm_up_s: float
 
 
 Kind = Literal["nccl", "one-shot", "two-shot", "norm alone", "nccl and norm", "in one kernel"]
@@ -73,7 +64,7 @@ class RanksReport(ResultsFile):
     prompt_tokens: int
     new_tokens: int
     reduces: tuple[Reduced, ...] = ()
-    held: tuple[Held, ...] = ()
+    held: Older = ()
     cases: tuple[Ranked, ...] = ()
 
 
@@ -98,14 +89,12 @@ def measure(
         report = report.fill(out, reduces=measure_reduces(tensor_parallel, width, rows, torch.bfloat16))
     for name in model:
         with ExitStack() as stack:
-            held, llms = list[Held](), dict[int, LLM]()
-            for count in (1, tensor_parallel):
-                llms[count] = llm = stack.enter_context(LLM(name, tensor_parallel=count, **settings))
-                took = seconds(llm.warm_up, where)
-                weights = sum(each.nbytes for each in llm.model.parameters())
-                held.append(Held(model=name, ranks=count, weights_bytes=weights, warm_up_s=took))
+            counts = (1, tensor_parallel)
+            llms = {count: stack.enter_context(LLM(name, tensor_parallel=count, **settings)) for count in counts}
+            for llm in llms.values():
+                llm.warm_up()
             cases = (case for count in rows for case in _cases(name, llms, count, prompt_tokens, new_tokens, repeats))
-            report = report.fill(out, held=held, cases=cases)
+            report = report.fill(out, cases=cases)
     return report
 
 
