@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -69,29 +68,6 @@ def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float |
     if run > preset.case_budget_s:
         return 0.0  # it will not be run
     return first + (2 + preset.repeats_of(run)) * run + OVERHEAD_S
-
-
-def plan(
-    preset: Preset,
-    done: Sequence[Result],
-    known: Sequence[Result],
-    spent: Mapping[Case, float] | None = None,
-    pace: float = 1.0,
-) -> tuple[int, float, int]:
-    """How many cases are left, the seconds they will take, and for how many of them that is not known.
-
-    pace: seconds here for each that `known` expects; it corrects for another machine, and for other work on this one.
-    spent: of the cases that have begun, the expected seconds that are over.
-    """
-    finished, spent = {r.case for r in done}, spent or {}
-    left = [case for case in preset.cases() if case not in finished]
-    scaled = replace(preset, case_budget_s=preset.case_budget_s / pace, timed_s=preset.timed_s / pace)
-    seconds = [
-        case_seconds(case, scaled, known or done) if run_seconds(case, done) <= preset.case_budget_s else 0.0
-        for case in left
-    ]
-    rest = [max(0.0, s - spent.get(case, 0.0)) for case, s in zip(left, seconds, strict=True) if s is not None]
-    return len(left), pace * sum(rest), sum(s is None for s in seconds)
 
 
 def in_words(cases: int, seconds: float, unknown: int) -> str:
