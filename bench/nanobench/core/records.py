@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -134,7 +134,7 @@ class Result(Record):
     reason: str = ""  # why status is not ok; else the system's own remark, if any
     generate_s: Spread | None = None  # prompts in, all tokens out
     ttft_s: Spread | None = None  # the same call for one new token
-    itl_s: Spread | None = Field(default=None, description="p10, p90 of single steps, in a pass of their own")
+    itl_s: Spread | None = None  # of single steps, in older runs, and so is the next
     itl_p99_s: float | None = None
     tokens: int = 0  # of one repeat, recounted from the ids
     tokens_per_s: float | None = None  # decode: tokens after the first of each row over generate - ttft, medians

@@ -125,7 +125,7 @@ class Latency(Record):
         return self.curve[90]
 
     def __str__(self) -> str:
-        return f"{1e3 * self.p50:.2f} / {1e3 * self.p99:.2f} ms"
+        return f"p50 {1e3 * self.p50:.2f}, p90 {1e3 * self.p90:.2f}, p99 {1e3 * self.p99:.2f} ms"
 
 
 class Counted(Record):

@@ -53,7 +53,7 @@ class Drafted(Record):
     plain: Spread  # tokens a second, of the same system
     drafted: Spread
     accepted_share: float | None  # of the drafts that were brought; None where a peer does not say
-    tokens_a_step: float  # of a row; a peer's with the prompt's step, which may have drafts there
+    tokens_a_step: float | None  # of a row
     same_share: float  # of the tokens, that are those of the plain run
 
     @property
@@ -83,10 +83,10 @@ class Arm(NamedTuple):
     plain: Runs
     drafted: Runs
     engine: DraftEngine | None = None  # ours
-    peer: Transformers | None = None  # with drafts: greedy, and one row
 
     def enters(self, temperature: float, rows: int) -> bool:
-        return self.peer is None or (not temperature and rows == 1)
+        """Whether it does this case: the peer drafts greedily, and for one row."""
+        return self.engine is not None or (not temperature and rows == 1)
 
 
 def measure(
@@ -145,7 +145,7 @@ def _peer(model: GPT2, limits: Limits, most: int) -> Arm:
     plain = Transformers("transformers", model, limits)
     drafted = copy(plain)  # the same model
     drafted.options = plain.options | {"prompt_lookup_num_tokens": most}
-    return Arm("transformers", "lookup", partial(_run_peer, plain), partial(_run_peer, drafted), peer=drafted)
+    return Arm("transformers", "lookup", partial(_run_peer, plain), partial(_run_peer, drafted))
 
 
 def _run_peer(system: System, prompts: list[list[int]], params: list[SamplingParams]) -> Ran:
@@ -179,13 +179,12 @@ def _cases(
             if arm.engine:
                 arm.engine.adaptive = Pays()  # another text's is wrong here
             runs = by_turns({"plain": partial(arm.plain, *asked), "drafted": partial(arm.drafted, *asked)}, repeats)
-            steps = arm.peer and 1 + len(arm.peer.step_times(torch.tensor(prompts[:count]), new))
             both = zip(runs["plain"], runs["drafted"], strict=True)
             yield Drafted(
                 model=name, system=arm.system, drafts=arm.drafts, draft_tokens=most, text=cast(Any, text),
                 temperature=temperature, rows=count,
                 **{which: Spread.of([ran.tokens_per_s for ran in each]) for which, each in runs.items()},
                 accepted_share=median(ran.accepted_share for ran in runs["drafted"]) if arm.engine else None,
-                tokens_a_step=new / steps if steps else median(ran.tokens_a_step for ran in runs["drafted"]),
+                tokens_a_step=median(ran.tokens_a_step for ran in runs["drafted"]) if arm.engine else None,
                 same_share=median(share_of_same(a.texts, b.texts) for a, b in both),
             )  # fmt: skip
