@@ -40,8 +40,8 @@ def _same(case: Case, results: Sequence[Result]) -> list[Result]:
     return [r for r in results if (r.case.model, r.case.engine) == (case.model, case.engine)]
 
 
-def expected_runs(case: Case, known: Sequence[Result]) -> tuple[float, float] | None:
-    """Seconds of a case's first run and of each later one. None where nothing like it was measured.
+def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float | None:
+    """Seconds of a whole case: warm-up and timed runs. None where nothing like it was measured.
 
     An engine that was never measured is guessed to take as long as the dense one; those with graphs are faster.
     """
@@ -57,16 +57,9 @@ def expected_runs(case: Case, known: Sequence[Result]) -> tuple[float, float] | 
     if near.case.batch < case.batch:  # by the line through what is known: a full device takes longer
         alike = case.model_copy(update={"prompt_tokens": near.case.prompt_tokens, "engine": near.case.engine})
         run = max(run, run_seconds(alike, known) * tokens)
-    return max((near.first_s or 0.0) * tokens, run), run
-
-
-def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float | None:
-    """Seconds of a whole case: warm-up, timed runs, single steps. None where nothing like it was measured."""
-    if (runs := expected_runs(case, known)) is None:
-        return None
-    first, run = runs
     if run > preset.case_budget_s:
         return 0.0  # it will not be run
+    first = max((near.first_s or 0.0) * tokens, run)
     return first + (2 + preset.repeats_of(run)) * run + OVERHEAD_S
 
 
