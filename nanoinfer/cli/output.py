@@ -142,8 +142,7 @@ def figures(done: Sequence[Completion], llm: LLM, greedy: bool, before: Stats | 
 def show_stats(llm: LLM) -> None:
     """The LLM's counters, one a line, on standard error."""
     counters = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(llm.stats).items()}
-    for name in ("hit_rate", "padding_share"):  # of engines with graphs
-        if hasattr(llm.stats, name):
-            counters[name] = f"{getattr(llm.stats, name):.1%}"
+    shares = [name for name in ("hit_rate", "padding_share") if hasattr(llm.stats, name)]  # of engines with graphs
+    counters |= {name: f"{getattr(llm.stats, name):.1%}" for name in shares}
     for name, value in counters.items():
         remark(f"{name:<{max(map(len, counters))}}  {value}")

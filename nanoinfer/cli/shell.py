@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import re
 import sys
@@ -66,8 +65,6 @@ def read_lines() -> Iterator[str]:
 
         remark("/help lists the commands, Alt-Enter adds a line, Ctrl-D leaves")
         return typed(COMMANDS)
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # what is not UTF-8 is refused line by line
     return (line.removesuffix("\n").removesuffix("\r") for line in sys.stdin)
 
 

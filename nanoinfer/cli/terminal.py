@@ -26,6 +26,8 @@ LIMIT_MIB = 16  # of prompts
 def prepare_streams() -> None:
     """UTF-8 for text and remarks, whatever the locale says; what UTF-8 cannot hold is replaced, never raised.
 
+    The shell refuses lines that are not UTF-8 one by one.
+
     A stream that was closed, as a daemon's are, becomes one that goes nowhere: else the next file or socket that is
     opened would take its descriptor, and get what is printed. Writing to such a standard output fails, as it should.
     """
@@ -34,7 +36,7 @@ def prepare_streams() -> None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
     if isinstance(getattr(sys.stdout, "buffer", None), io.FileIO):  # PYTHONUNBUFFERED forgets what it cannot write
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-    for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors)
 
