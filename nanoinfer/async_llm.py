@@ -121,7 +121,7 @@ class AsyncLLM:
             self._outlets[event_loop] = _Outlet(loop, event_loop)
         outlet = self._outlets[event_loop]
         rows = loop.submit(requests, outlet.mailbox, asked, every_token)
-        return TokenStream(outlet, rows, self.llm.tokenizer)
+        return TokenStream(outlet, rows, self.llm.tokenizer, every_token)
 
     def watch(self, listener: Callable[[dict[str, Any]], object] | None, *, texts: bool = False) -> None:
         """From the next step on, call listener(facts) with what each step did, in another thread; None ends it.
@@ -162,10 +162,10 @@ class TokenStream:
     .finish_reason. The engine's thread goes on with them.
     """
 
-    def __init__(self, outlet: _Outlet, rows: Sequence[Row], tokenizer: Tokenizer) -> None:
+    def __init__(self, outlet: _Outlet, rows: Sequence[Row], tokenizer: Tokenizer, every_token: bool) -> None:
         from nanoinfer.outputs import RowReader
 
-        self._outlet, self._inbox, self.rows = outlet, _Inbox(), tuple(rows)
+        self._outlet, self._inbox, self.rows, self._every_token = outlet, _Inbox(), tuple(rows), every_token
         self._left = {row: RowReader(row, tokenizer) for row in rows}
         for row in rows:
             outlet.inboxes[row] = self._inbox
@@ -181,21 +181,14 @@ class TokenStream:
                 self._cancel()
                 raise row.cancelled
             self._inbox.news[row] = 1  # of its end, behind what others have
-        piece = reader.piece(tokens)
+        piece = reader.piece(tokens if self._every_token else reader.unread)
         if piece.completion:
             self._forget(row)
         return piece
 
     async def completions(self) -> list[Completion]:
         """What comes of all rows, in order of prompt and sample."""
-        done = []
-        while self._left:
-            row, _ = await self._next()
-            if row.cancelled:
-                self._cancel()
-                raise row.cancelled
-            done.append(self._left[row].completion())
-            self._forget(row)
+        done = [piece.completion async for piece in self if piece.completion]
         return sorted(done, key=lambda completion: (completion.index, completion.sample))
 
     async def _next(self) -> tuple[Row, int]:

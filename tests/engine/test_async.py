@@ -219,6 +219,13 @@ async def test_a_slow_reader_slows_nobody_and_is_bounded(llm: AsyncLLM, alone: L
 
 
 @in_an_event_loop
+async def test_a_row_that_is_heard_of_at_its_end_is_one_piece(llm: AsyncLLM) -> None:
+    pieces = await asyncio.wait_for(read(llm.submit([[1], [2]], GREEDY, every_token=False)), 30)
+    assert [piece.completion and piece.completion.token_ids for piece in pieces] == [each.token_ids for each in pieces]
+    assert [len(piece.token_ids) for piece in pieces] == [12, 12]
+
+
+@in_an_event_loop
 async def test_a_step_s_news_are_one_call_into_the_event_loop(llm: AsyncLLM) -> None:
     """For all of its streams."""
     event_loop: Any = asyncio.get_running_loop()
