@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
 from multiprocessing.connection import Connection
 
 from nanoinfer.parallel.processes import die
@@ -15,7 +14,7 @@ from nanoinfer.remote.link import Link, obey
 from nanoinfer.serve.events import Event, Events
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
-KEPT = 256  # records that are kept for those who read slowly
+KEPT = 256  # records that are kept for those who read slowly, and from one keyframe to the next
 JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -29,33 +28,19 @@ def main(connection: Connection) -> None:
 
 
 class Records:
-    """Makes records, and answers who asks for the next ones. A `Source` calls its methods."""
+    """Makes records. A `Source` calls its methods, and hears of what is made."""
 
     def __init__(self, link: Link) -> None:
-        self._link, self._made, self._newest = link, 0, deque[bytes](maxlen=KEPT)
-        self._waiting: list[int] = []  # who has read all
+        self._link, self._made = link, 0
 
     def begin(self, texts: bool) -> None:
         """The first call: whether texts are shown."""
         self._events = Events(gpt2_tokenizer() if texts else None)
 
     def take(self, facts: Event) -> None:
-        """Make a record, for which all wait who have read the others."""
-        self._newest.append(encoded(self._events.take(facts)))
-        self._made += 1
-        waiting, self._waiting = self._waiting, []
-        self._link.call("answer", waiting, self._made, self._newest[-1])
-
-    def ask(self, number: int, read: int) -> None:
-        """Answer this number with what has come since so many records; with a keyframe, where it is no longer kept."""
-        left = self._made - read
-        if not left:
-            self._waiting.append(number)
-        elif left <= len(self._newest):
-            self._link.call("answer", [number], self._made, b"".join([*self._newest][-left:]))
-        else:
-            keyframe = self._events.keyframe(left if read else 0)  # who comes late has missed nothing
-            self._link.call("answer", [number], self._made, encoded(keyframe))
+        """Make a record, and after every 256 a keyframe for those who did not read them."""
+        record, self._made = encoded(self._events.take(facts)), self._made + 1
+        self._link.call("made", record, JSON.encode(self._events.keyframe()) if self._made % KEPT == 0 else "")
 
 
 def encoded(event: Event) -> bytes:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from itertools import count
+from itertools import islice
 from threading import Thread
 from typing import Any
 
 from nanoinfer.async_llm import AsyncLLM
 from nanoinfer.parallel.processes import spawn
-from nanoinfer.remote.link import Link, obey
+from nanoinfer.remote.link import Link, received
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.service import Service
-from nanoinfer.serve.watch_child import encoded
+from nanoinfer.serve.watch_child import KEPT, encoded
 
 WAITING = 4096  # steps that may wait to become records
 SLOWEST_S = 5.0  # a step, in a classroom
@@ -39,7 +40,7 @@ class Hub:
         service, config = self.service, self.service.config
         if not self.source or not self.source.alive:
             self.source = Source(service.check_open(rows=0), config.watch_texts)
-        source, read, news = self.source, 0, None
+        source, read = self.source, 0
         source.watchers += 1
         told: Event = {"model": service.name, "key": config.api_key is not None, "slowest": SLOWEST_S}
         told |= {"texts": config.watch_texts, "classroom": config.classroom}
@@ -47,12 +48,8 @@ class Hub:
             yield b""
             yield b"event: settings\n" + encoded(told)
             while source.alive and not service.over.is_set():
-                news = news or source.ask(read)
-                if (await asyncio.wait([news], timeout=BEAT_S))[0]:
-                    (read, data), news = news.result(), None
-                    yield data
-                else:
-                    yield b": beat\n\n"
+                data, read = await source.after(read), source.made
+                yield data or b": beat\n\n"
         finally:
             source.watchers -= 1
             if not source.watchers:
@@ -73,9 +70,10 @@ class Source:
     def __init__(self, llm: AsyncLLM, texts: bool) -> None:
         self._llm, self._texts, self._engine = llm, texts, llm.engines[:1]
         self.watchers = self.made = self._sent = 0
-        self._asked: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
-        self._numbers, self._behind, self._ended = count(), False, False
+        self._newest, self._keyframe = deque[bytes](maxlen=KEPT), ""
+        self._behind, self._ended = False, False
         self._event_loop = asyncio.get_running_loop()
+        self._news = self._event_loop.create_future()  # done with the next record
         self._process, connection = spawn("nanoinfer.serve.watch_child")
         self.link = Link(connection, lambda error: None)
         self.link.call("begin", texts)
@@ -87,12 +85,19 @@ class Source:
         """Whether records may still come: its process lives, and so does its engine, of several the first."""
         return not self._ended and self._engine == self._llm.engines[:1]
 
-    def ask(self, read: int) -> asyncio.Future[tuple[int, bytes]]:
-        """What follows the first `read` records, once there is anything, and how many are read with it."""
-        number = next(self._numbers)
-        self._asked[number] = news = self._event_loop.create_future()
-        self.link.call("ask", number, read)
-        return news
+    async def after(self, read: int) -> bytes:
+        """What follows the first `read` records, from a keyframe on where they are no longer kept; nothing for a while.
+
+        Who comes late has missed nothing.
+        """
+        if read == self.made:
+            await asyncio.wait([self._news], timeout=BEAT_S)
+        left, head = self.made - read, b""
+        if left > KEPT:
+            left = self.made % KEPT
+            skipped = f'"skipped":{self.made - left - read},' if read else ""
+            head = f"data: {{{skipped}{self._keyframe[1:]}\n\n".encode()
+        return head + b"".join(islice(self._newest, len(self._newest) - left, None))
 
     def close(self) -> None:
         """Let the process end."""
@@ -116,20 +121,20 @@ class Source:
 
     def _receive(self) -> None:
         with suppress(RuntimeError):  # that event loop is closed
-            obey(self.link.connection, self)
+            for call in received(self.link.connection):  # "made", each time
+                self._event_loop.call_soon_threadsafe(self._take, *call.args)
         if self.alive:
             logging.getLogger(__name__).error("the process that makes what watchers read has ended")
             self._ended = True
         with suppress(OSError):
             self._process.wait()
 
-    def answer(self, *news: Any) -> None:
-        """Records have come, in another thread."""
-        self._event_loop.call_soon_threadsafe(self._answer, *news)
-
-    def _answer(self, numbers: list[int], made: int, data: bytes) -> None:
-        self.made = made
-        for number in numbers:
-            self._asked.pop(number).set_result((made, data))
-        if self._behind and made == self._sent:
+    def _take(self, record: bytes, keyframe: str) -> None:
+        """A record has come, and sometimes a keyframe after it."""
+        self.made += 1
+        self._newest.append(record)
+        self._keyframe = keyframe or self._keyframe
+        self._news.set_result(None)
+        self._news = self._event_loop.create_future()
+        if self._behind and self.made == self._sent:
             self._watch()
