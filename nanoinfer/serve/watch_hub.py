@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import islice
 from threading import Thread
-from typing import Any
 
 from nanoinfer.async_llm import AsyncLLM
 from nanoinfer.parallel.processes import spawn
