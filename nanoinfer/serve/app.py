@@ -18,7 +18,7 @@ from nanoinfer.async_llm import AsyncLLM
 from nanoinfer.serve.completions import Completions, request_id
 from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
 from nanoinfer.serve.errors import ApiError
-from nanoinfer.serve.limits import Limits
+from nanoinfer.serve.limits import limited
 from nanoinfer.serve.metrics import Metrics
 from nanoinfer.serve.service import Service
 from nanoinfer.serve.watch import FILES, watch_routes
@@ -52,7 +52,7 @@ class App:
             lifespan=self._lifespan,
         )
         config = self.service.config
-        self._limited = Limits(self.router, config)
+        self._limited = limited(self.router, config)
         self._open_paths = OPEN.union(FILES if config.watch else ())  # that need no key
         self._local = config.api_key is None and is_loopback(config.host)
 
