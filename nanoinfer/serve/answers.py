@@ -31,9 +31,6 @@ class Answer:
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """Return the one JSON object."""
         choices = [self._choice(one, one.prompt_token_ids) for one in completions]
-        if self.asked.return_token_ids:
-            for choice, one in zip(choices, completions, strict=True):
-                choice["prompt_token_ids"] = one.prompt_token_ids
         return _json({**self._first, "choices": choices, "usage": usage(completions)})
 
     def event(self, piece: Piece, prompt: Sequence[int]) -> bytes:
@@ -60,7 +57,8 @@ class Answer:
         if self.asked.params.logprobs is not None:
             logprobs = place.logprobs(echoed, one.prompt_logprobs, one.token_ids, one.logprobs)
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": one.finish_reason}
-        return choice | {"token_ids": one.token_ids} if self.asked.return_token_ids else choice
+        ids = ("token_ids", "prompt_token_ids") if self.asked.return_token_ids else ()
+        return choice | {name: getattr(one, name) for name in ids if hasattr(one, name)}
 
 
 def usage(completions: Sequence[Completion]) -> dict[str, int]:

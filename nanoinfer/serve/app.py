@@ -36,13 +36,13 @@ class App:
 
     def __init__(self, llm: AsyncLLM | Callable[[], AsyncLLM] | Service, settings: ServeConfig | None = None) -> None:
         self.service = llm if isinstance(llm, Service) else Service(llm, settings or ServeConfig())
-        self._metrics, self.watch = Metrics(self.service), Hub(self.service)
+        self.watch = Hub(self.service)
         self.router = Router(
             [
                 Route("/v1/completions", Completions(self.service), methods=["POST"]),
                 Route("/live", self._live),
                 Route("/health", self._health),
-                Route("/metrics", self._numbers),
+                Route("/metrics", Metrics(self.service).page),
                 Route("/v1/models", self._models),
                 Route("/v1/models/{name:path}", self._models),
                 Route("/v1/chat/completions", self._chat, methods=["GET", "POST"]),
@@ -53,13 +53,12 @@ class App:
         )
         config = self.service.config
         self._limited = limited(self.router, config)
-        self._open_paths = OPEN.union(FILES if config.watch else ())  # that need no key
         self._local = config.api_key is None and is_loopback(config.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self  # so that the router raises what is to be answered
         try:
-            if scope["type"] == "http" and scope["path"] not in self._open_paths:
+            if scope["type"] == "http" and scope["path"] not in OPEN:
                 self._check(scope, Headers(scope=scope))
             await self._limited(scope, receive, send)
         except HTTPException as error:
@@ -71,20 +70,26 @@ class App:
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Refuse a request without the key, or one that calls this machine by another name (DNS rebinding).
 
-        A page cannot guess a key, and a server that listens to others may be called by any name. Of two names, a proxy
-        may have read the other: RFC 9112, 3.2.
+        A page of others cannot guess a key, and a server that listens to others may be called by any name; but what
+        watches answers no other page, whatever its name. Of two names, a proxy may have read the other: RFC 9112, 3.2.
         """
-        config, hosts = self.service.config, headers.getlist("host")
+        config, hosts, path = self.service.config, headers.getlist("host"), scope["path"]
+        page = config.watch and (path in FILES or path.startswith("/watch/"))
         if len(hosts) > 1 or not (hosts or scope["http_version"] == "1.0"):
             raise ApiError(400, f"a request must have one Host header, not {len(hosts)}", connection="close")
-        if self._local and hosts and not knows_host(hosts[0], config.host):
-            what = f"this server does not go by the name {hosts[0]!r:.80}: ask for {config.host}, or give it an API key"
-            raise ApiError(403, what, code="unknown_host")
+        host = hosts[0] if hosts else ""
+        if (page or (self._local and hosts)) and not knows_host(host, config.host):
+            what = f"this server does not go by the name {host!r:.80}: ask for {config.host}"
+            raise ApiError(403, what + ", or give it an API key" * (not page), code="unknown_host")
+        if page and headers.get("origin", host).rpartition("://")[2] != host:
+            raise ApiError(403, "this page answers no other origin", code="other_origin")
+        if page and path in FILES:  # it has no secret
+            return
         scheme, _, given = headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(given.strip().encode("latin-1"), (config.api_key or "").encode())
         if config.api_key is not None and not (same and scheme.lower() == "bearer"):
             name = request_id(headers)
-            self.service.log(event="unauthorized", id=name, path=scope["path"][:100])
+            self.service.log(event="unauthorized", id=name, path=path[:100])
             what = "this server asks for its API key: Authorization: Bearer KEY"
             more = {"www_authenticate": "Bearer", "connection": "close", "x_request_id": name}
             raise ApiError(401, what, code="invalid_api_key", **more)
@@ -106,9 +111,6 @@ class App:
         phase = "dead" if service.phase == "ready" and not ready else service.phase
         seconds = round(service.ready_s, 3) if service.ready_s else None
         return JSONResponse({"status": phase, "ready_seconds": seconds}, 200 if ready else 503)
-
-    async def _numbers(self, request: Request) -> Response:
-        return Response(self._metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _models(self, request: Request) -> Response:
         service, name = self.service, request.path_params.get("name")

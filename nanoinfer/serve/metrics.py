@@ -13,6 +13,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
 
 from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.serve.service import OUTCOMES, Service, Ticket
@@ -48,9 +50,9 @@ class Metrics(Collector):
         self._registry.register(self)
         service.on_close = self.count
 
-    def page(self) -> bytes:
-        """Return the text of /metrics."""
-        return generate_latest(self._registry)
+    async def page(self, request: Request) -> Response:
+        """The text of /metrics."""
+        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def count(self, ticket: Ticket) -> None:
         """Count a request that is over. Times are the engine's, so the size of a stream's events plays no part."""
