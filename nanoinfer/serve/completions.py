@@ -20,7 +20,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from nanoinfer.async_llm import AsyncLLM, TokenStream
-from nanoinfer.requests import Completion
 from nanoinfer.serve.answers import Answer
 from nanoinfer.serve.errors import ApiError, Gone, bad
 from nanoinfer.serve.fields import CompletionRequest, from_library, parse, read
@@ -86,7 +85,7 @@ class Completions:
             if asked.stream:
                 await self._stream(answer, reply, stream)
             else:
-                await reply.part(answer.whole(await stream.completions()))
+                await reply.part(answer.whole(await stream.completions(), reply.usage))
         finally:
             timer.cancel()
             listener.cancel()
@@ -106,14 +105,13 @@ class Completions:
         return llm.begin(requests, asked.stream, time.perf_counter())
 
     async def _stream(self, answer: Answer, reply: Reply, stream: TokenStream) -> None:
-        done: list[Completion] = []
+        left = len(stream.rows)
         prompts = {row.request.index: row.request.prompt_token_ids for row in stream.rows}
         async for piece in stream:
             event = answer.event(piece, prompts[piece.index])
-            if piece.completion:
-                done.append(piece.completion)
-                if len(done) == len(stream.rows):
-                    return await reply.part(event + answer.last_events(done), EVENTS)
+            left -= piece.completion is not None
+            if not left:
+                return await reply.part(event + answer.last_events(reply.usage), EVENTS)
             if event:
                 await reply.part(event, EVENTS, last=False)
             if self.service.streams > 1 and not piece.finish_reason:  # tokens that come meanwhile join the next piece
@@ -126,7 +124,7 @@ class Reply(Ticket):
     def __init__(self, scope: Scope, send: Send) -> None:
         super().__init__(request_id(Headers(scope=scope)))
         self._send = send
-        self._in_parts, self._held, self._begun = scope["http_version"] != "1.0", b"", False
+        self._in_parts, self._held = scope["http_version"] != "1.0", b""
 
     async def part(self, data: bytes, headers: Mapping[str, str] = JSON, status: int = 200, last: bool = True) -> None:
         """Send a part of the answer. The first one begins it; a part that is first and last has a length."""
@@ -134,8 +132,8 @@ class Reply(Ticket):
         if not (last or self._in_parts):
             return
         self.answered = last
-        if not self._begun:
-            self._begun, self.status = True, status
+        if not self.status:
+            self.status = status
             headers = {**headers, "x-request-id": self.name}
             if last:
                 headers["content-length"] = str(len(self._held))
@@ -147,7 +145,7 @@ class Reply(Ticket):
     async def fail(self, error: ApiError) -> None:
         """Send the one end of a request that has no other: an error, or an error event and nothing after it."""
         self._held = b""
-        if self._begun:
+        if self.status:
             await self.part(b"data: " + error.body + b"\n\n")
         else:
             await self.part(error.body, {**error.headers, **JSON}, status=error.status)
