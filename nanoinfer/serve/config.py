@@ -6,7 +6,6 @@ import ipaddress
 import math
 import socket
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 KEY_VARIABLE = "NANOINFER_API_KEY"
@@ -89,7 +88,6 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-@lru_cache(64)
 def knows_host(header: str, listens: str) -> bool:
     """Whether a Host header names this machine by an address, or by a name that it has itself.
 
