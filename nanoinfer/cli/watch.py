@@ -123,8 +123,7 @@ def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], t
                 engine.submit(requests[waits.pop()[1]])
             engine.step()
             steps += 1
-            for facts in found:
-                yield events.take(facts)
+            yield from map(events.take, found)
             found.clear()
     finally:
         engine.observer = None

@@ -21,8 +21,7 @@ from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.limits import limited
 from nanoinfer.serve.metrics import Metrics
 from nanoinfer.serve.service import Service
-from nanoinfer.serve.watch import FILES, watch_routes
-from nanoinfer.serve.watch_hub import Hub
+from nanoinfer.serve.watch import FILES, Hub
 
 OPEN = frozenset({"/live", "/health", "/metrics"})  # what needs no key
 NO_CHAT = "GPT-2 has no chat format, so it has no chat completions: send the text to continue to /v1/completions"
@@ -46,7 +45,7 @@ class App:
                 Route("/v1/models", self._models),
                 Route("/v1/models/{name:path}", self._models),
                 Route("/v1/chat/completions", self._chat, methods=["GET", "POST"]),
-                *watch_routes(self.watch),
+                *self.watch.routes,
             ],
             redirect_slashes=False,
             lifespan=self._lifespan,

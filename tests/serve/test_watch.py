@@ -21,15 +21,14 @@ from starlette.requests import Request
 from nanoinfer import SamplingParams
 from nanoinfer.cli import run
 from nanoinfer.engine.recorder import Recorder
-from nanoinfer.serve import watch_hub
+from nanoinfer.serve import watch_source
 from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
 from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.recording import LIMIT, as_html, read
 from nanoinfer.serve.watch import FILES
-from nanoinfer.serve.watch_child import KEPT, Records, encoded
-from nanoinfer.serve.watch_hub import Source
+from nanoinfer.serve.watch_source import KEPT, Records, Source, encoded
 from tests.serve.serving import Served, engine, serving, serving_by_hypercorn, until
 
 VALID = Draft202012Validator(json.loads(files("nanoinfer.serve").joinpath("events.schema.json").read_text("utf-8")))
@@ -209,7 +208,7 @@ def test_a_watcher_that_comes_without_a_step_between_is_alone() -> None:
 def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[Any, list[Any]]]]:
     """What makes a source without a process, and a list of what it lets the engine tell."""
     ours, _theirs = Pipe()
-    monkeypatch.setattr(watch_hub, "spawn", lambda module: (SimpleNamespace(wait=lambda: None), ours))
+    monkeypatch.setattr(watch_source, "spawn", lambda module: (SimpleNamespace(wait=lambda: None), ours))
     posts = list[Any]()
     llm: Any = SimpleNamespace(engines=[1], alive=True, watch=lambda post, **_: posts.append(post))
     yield lambda: (Source(llm, texts=False), posts)
@@ -220,7 +219,7 @@ def test_who_reads_slowly_gets_what_is_kept_or_a_keyframe(
     monkeypatch: pytest.MonkeyPatch, source: Callable[[], tuple[Any, list[Any]]]
 ) -> None:
     """Who has read all waits for the next record, and who comes late begins with a keyframe."""
-    monkeypatch.setattr(watch_hub, "BEAT_S", 0.01)
+    monkeypatch.setattr(watch_source, "BEAT_S", 0.01)
 
     async def main() -> None:
         made, _ = source()
@@ -255,7 +254,7 @@ def test_who_reads_slowly_gets_what_is_kept_or_a_keyframe(
 def test_facts_that_would_wait_too_long_are_dropped_up_to_a_whole_state(
     monkeypatch: pytest.MonkeyPatch, source: Callable[[], tuple[Any, list[Any]]]
 ) -> None:
-    monkeypatch.setattr(watch_hub, "WAITING", 3)
+    monkeypatch.setattr(watch_source, "WAITING", 3)
 
     async def main() -> None:
         (made, posts), sent = source(), list[Event]()

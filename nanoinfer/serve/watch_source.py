@@ -1,67 +1,38 @@
-"""All who watch one engine, and the process that makes what they read. While nobody watches there is none of this."""
+"""Where the records that watchers read come from: the engine's facts go to a process, which makes records of them.
+
+The server's own process answers requests meanwhile. The other ends with it. Texts of prompts and tokens are made there,
+where they are to be shown.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 from collections import deque
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import islice
+from multiprocessing.connection import Connection
 from threading import Thread
+from typing import TYPE_CHECKING
 
-from nanoinfer.async_llm import AsyncLLM
-from nanoinfer.parallel.processes import spawn
-from nanoinfer.remote.link import Link, received
-from nanoinfer.serve.events import Event
-from nanoinfer.serve.service import Service
-from nanoinfer.serve.watch_child import KEPT, encoded
+from nanoinfer.parallel.processes import die, spawn
+from nanoinfer.remote.link import Link, obey, received
+from nanoinfer.serve.events import Event, Events
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
+if TYPE_CHECKING:
+    from nanoinfer.async_llm import AsyncLLM
+
+KEPT = 256  # records that are kept for those who read slowly, and from one keyframe to the next
 WAITING = 4096  # steps that may wait to become records
-SLOWEST_S = 5.0  # a step, in a classroom
 BEAT_S = 2.0  # between signs of life, by which one notices who has gone, and that the server ends
-
-
-class Hub:
-    """A server's engine and all who watch it."""
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self.source: Source | None = None
-
-    @property
-    def watchers(self) -> int:
-        """How many watch."""
-        return self.source.watchers if self.source else 0
-
-    async def lines(self) -> AsyncIterator[bytes]:
-        """What one watcher is sent, until they leave or the server or engine ends. Taking the first, empty, joins."""
-        service, config = self.service, self.service.config
-        if not self.source or not self.source.alive:
-            self.source = Source(service.check_open(rows=0), config.watch_texts)
-        source, read = self.source, 0
-        source.watchers += 1
-        told: Event = {"model": service.name, "key": config.api_key is not None, "slowest": SLOWEST_S}
-        told |= {"texts": config.watch_texts, "classroom": config.classroom}
-        try:
-            yield b""
-            yield b"event: settings\n" + encoded(told)
-            while source.alive and not service.over.is_set():
-                data, read = await source.after(read), source.made
-                yield data or b": beat\n\n"
-        finally:
-            source.watchers -= 1
-            if not source.watchers:
-                source.close()
-                if self.source is source:
-                    self.source = None
-                    if (llm := service.llm) and llm.alive:
-                        llm.watch(None)
-                        llm.pace(0.0)  # the last one leaves the engine as fast as it is
+JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class Source:
-    """Where records come from: the engine's facts go to a process, in the thread in which they come.
+    """Sends facts in the thread in which they come, and keeps the newest records.
 
     watchers: how many there are. made: how many records were, as far as is known.
     """
@@ -73,7 +44,7 @@ class Source:
         self._behind, self._ended = False, False
         self._event_loop = asyncio.get_running_loop()
         self._news = self._event_loop.create_future()  # done with the next record
-        self._process, connection = spawn("nanoinfer.serve.watch_child")
+        self._process, connection = spawn(__name__)
         self.link = Link(connection, lambda error: None)
         self.link.call("begin", texts)
         Thread(target=self._receive, name="nanoinfer-watch", daemon=True).start()
@@ -137,3 +108,33 @@ class Source:
         self._news = self._event_loop.create_future()
         if self._behind and self.made == self._sent:
             self._watch()
+
+
+def main(connection: Connection) -> None:
+    """The process: as long as the server has not closed the connection."""
+    try:
+        obey(connection, Records(Link(connection, die)))
+    except BaseException as error:
+        die(error)
+    os._exit(0)
+
+
+class Records:
+    """Makes records, in that process. A `Source` calls its methods, and hears of what is made."""
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._made = link, 0
+
+    def begin(self, texts: bool) -> None:
+        """The first call: whether texts are shown."""
+        self._events = Events(gpt2_tokenizer() if texts else None)
+
+    def take(self, facts: Event) -> None:
+        """Make a record, and after every 256 a keyframe for those who did not read them."""
+        record, self._made = encoded(self._events.take(facts)), self._made + 1
+        self._link.call("made", record, JSON.encode(self._events.keyframe()) if self._made % KEPT == 0 else "")
+
+
+def encoded(event: Event) -> bytes:
+    """A record as one server-sent event."""
+    return f"data: {JSON.encode(event)}\n\n".encode()
