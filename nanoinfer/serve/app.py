@@ -62,7 +62,7 @@ class App:
             await self._limited(scope, receive, send)
         except HTTPException as error:
             what = f"{scope['method']} {scope['path'][:100]}: {error.detail}".lower()
-            await ApiError(error.status_code, what).response(error.headers)(scope, receive, send)
+            await ApiError(error.status_code, what, **(error.headers or {})).response()(scope, receive, send)
         except ApiError as error:
             await error.response()(scope, receive, send)
 

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from nanoinfer.async_llm import AsyncLLM, TokenStream
 from nanoinfer.serve.answers import Answer
-from nanoinfer.serve.errors import ApiError, Gone, bad
+from nanoinfer.serve.errors import GONE, ApiError, bad
 from nanoinfer.serve.fields import CompletionRequest, from_library, parse, read
 from nanoinfer.serve.service import Service, Ticket
 
@@ -47,7 +47,7 @@ class Completions:
                 reply.outcome = "cancelled"
                 raise
             reply.cause = reply.cause or self._cause(error, reply.name)
-            gone, refused = isinstance(reply.cause, Gone), isinstance(error, (ApiError, asyncio.CancelledError))
+            gone, refused = reply.cause is GONE, isinstance(error, (ApiError, asyncio.CancelledError))
             reply.outcome = "cancelled" if gone else "refused" if refused and not reply.stream else "failed"
             if not gone:
                 with suppress(ClientDisconnect):
@@ -58,7 +58,7 @@ class Completions:
     def _cause(self, error: BaseException, name: str) -> ApiError:
         """Return what a client is told: of the engine's errors and our own mistakes, only whose they are."""
         if isinstance(error, ClientDisconnect):
-            return Gone()
+            return GONE
         if isinstance(error, ApiError):
             return error
         if environ.get("NANOINFER_TRACEBACK"):
@@ -154,7 +154,7 @@ class Reply(Ticket):
 async def _end_with_client(receive: Receive, ticket: Ticket) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    ticket.end(Gone())
+    ticket.end(GONE)
 
 
 def request_id(headers: Headers) -> str:

@@ -82,10 +82,8 @@ class ServeConfig:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches what listens there."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    found = address(host)
+    return found.is_loopback if found else host.lower() == "localhost"
 
 
 def knows_host(header: str, listens: str) -> bool:
@@ -94,8 +92,12 @@ def knows_host(header: str, listens: str) -> bool:
     Another name may be one that somebody else has pointed here (DNS rebinding), so that the pages under it may read us.
     """
     name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
+    return address(name) is not None or name.lower() in {"localhost", listens.lower(), socket.gethostname().lower()}
+
+
+def address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that this is, if it is one."""
     try:
-        ipaddress.ip_address(name.strip("[]"))
-        return True
+        return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return name.lower() in {"localhost", listens.lower(), socket.gethostname().lower()}
+        return None
