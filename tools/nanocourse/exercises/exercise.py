@@ -125,10 +125,10 @@ class Check:
 class Wrong:
     """A plausible wrong answer: the reference with changes.
 
-    says: the misconception in one sentence. origin: who made it, where. changes: a text that stands once in the
-    reference, and what replaces it, by turns; or a new body alone. lesson: if the answer turned out to be right, why.
-    unnamed: the wrong answer that it equals wherever it is wrong, or is like where few inputs show it: it has no name
-    of its own.
+    says: the misconception in one sentence. origin: who made it, where; "" for an author's own slip. changes: a text
+    that stands once in the reference, and what replaces it, by turns: see `bank`. lesson: if the answer turned out to
+    be right, why. unnamed: the wrong answer that it equals wherever it is wrong, or is like where few inputs show it:
+    it has no name of its own.
     """
 
     name: str
