@@ -7,8 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Right
-
 Generate = Callable[[list[list[int]], int], list[list[int]]]
 Oracle = Callable[[list[int]], Tensor]
 
@@ -52,8 +50,6 @@ def long_first(generate: Generate, logits_of: Oracle, vocab_size: int, context: 
             if (gaps > 1e-4 * logits.abs().max(-1).values.clamp(min=1)).any():
                 raise AssertionError(f"a token is behind by {float(gaps.max()):.3g}")
 
-
-RIGHT = (Right(row_by_row), Right(long_first))
 
 _OTHER = "another choice of prompts and numbers of tokens, which meets the same situations"
 _RANDINT = "prompts = [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in range({})]"

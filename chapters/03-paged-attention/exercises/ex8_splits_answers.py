@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.exercise import Right
 from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
 
 
@@ -23,8 +22,6 @@ def by_string(batch: int, heads: int, max_len: int, lengths: list[int]) -> int:
     wanted = sorted((MAX_SPLITS, PROGRAMS // batch // heads, (max_len - 1) // SPLIT_TOKENS + 1))[0]
     return int("1" + "0" * (len(f"{wanted:b}") - 1), 2)
 
-
-RIGHT = (Right(by_doubling), Right(by_string))
 
 _ORDER = "the least of three is the same in any order"
 EQUIVALENT = {

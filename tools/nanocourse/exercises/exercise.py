@@ -1,6 +1,7 @@
 """What an exercise consists of, as its files declare it and as the rest of the package uses it.
 
-`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS, `exN_name_answers.py` RIGHT, EQUIVALENT and EDITIONS; its text is
+`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS. In `exN_name_answers.py` each function whose name does not begin
+with an underscore is a correct variant, or an `edition`, and EQUIVALENT says which mutants are no mistakes. The text is
 the page `exN_name.md`, see `page`, and wrong answers are rows of `wrong.toml`, see `bank`. `chapters.load` puts them
 together as one `Exercise`.
 """
@@ -190,6 +191,16 @@ class Edition:
             return scene(played(answer), *args)
 
         return adapted
+
+
+def edition(name: str, says: str, **form: Any) -> Callable[[Function], Function]:
+    """Declare a function the right answer in another form; `form` is that of `Edition`."""
+
+    def declared(reference: Function) -> Function:
+        vars(reference)["edition"] = Edition(name, says, reference, **form)
+        return reference
+
+    return declared
 
 
 @dataclass(frozen=True)
