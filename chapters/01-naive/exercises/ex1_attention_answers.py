@@ -36,16 +36,6 @@ def in_double(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
     return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v.double())
 
 
-_SWAPPED = "transpose takes its two dimensions in either order"
-EQUIVALENT = {
-    "q, k, v = (q.transpose(1, 2), k.transpose(1, 2), v.transpose(2, 1))": _SWAPPED,
-    "q, k, v = (q.transpose(1, 2), k.transpose(2, 1), v.transpose(1, 2))": _SWAPPED,
-    "q, k, v = (q.transpose(2, 1), k.transpose(1, 2), v.transpose(1, 2))": _SWAPPED,
-    "return (weights @ v).transpose(2, 1)": _SWAPPED,
-    "scores = q @ k.transpose(3, 2) / q.shape[-1] ** 0.5": _SWAPPED,
-}
-
-
 def _heads_first(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), positions
 

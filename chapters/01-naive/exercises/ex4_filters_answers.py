@@ -43,7 +43,6 @@ EQUIVALENT = {
     "kept = (before < top_p[:, None]).sum(-1, keepdim=True)".replace("<", "<="): (
         "it differs only where the running total equals top_p to the last bit, and that is decided by rounding"
     ),
-    "return torch.maximum(by_p, kth)": "the higher of two is the same in either order",
 }
 
 

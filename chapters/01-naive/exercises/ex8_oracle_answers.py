@@ -56,8 +56,6 @@ _RANDINT = "prompts = [torch.randint(vocab_size, (n,), generator=generator).toli
 _FOR = "for max_tokens, count in ({}):"
 EQUIVALENT = {
     "assert bool((logits.amax(-1) - chosen < allowed).all())": "they differ where a gap equals the tolerance to a bit",
-    "assert len(new) == min(context - len(prompt), max_tokens)": "the lower of two is the same in either order",
-    "for prompt, new in zip(prompts, rows, strict=False):": "the line before has counted the rows",
     "generator = torch.Generator().manual_seed(-1)": _OTHER,
     "generator = torch.Generator().manual_seed(1)": _OTHER,
     **dict.fromkeys(

@@ -28,9 +28,6 @@ def rows_of_a_triangle(positions: Tensor, longest: int, multiple: int, slots: in
     return triangle[positions].unsqueeze(1)
 
 
-EQUIVALENT = {"S = min(-(-longest // multiple) * multiple, slots)": "min takes its arguments in either order"}
-
-
 @edition(
     "as-numbers",
     "the mask is numbers that are added to the scores, in place of truths",

@@ -41,16 +41,6 @@ def replaced_first(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -
     return torch.einsum("bths,btshd->bthd", weights, own_values)
 
 
-_SWAPPED = "transpose takes its two dimensions in either order"
-EQUIVALENT = {
-    "q, keys, values = (q.transpose(1, 2), keys.transpose(1, 2), values.transpose(2, 1))": _SWAPPED,
-    "q, keys, values = (q.transpose(1, 2), keys.transpose(2, 1), values.transpose(1, 2))": _SWAPPED,
-    "q, keys, values = (q.transpose(2, 1), keys.transpose(1, 2), values.transpose(1, 2))": _SWAPPED,
-    "return products.masked_fill(hidden[..., None], 0.0).sum(3).transpose(2, 1)": _SWAPPED,
-    "scores = (q @ keys.transpose(3, 2) / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)": _SWAPPED,
-}
-
-
 def _there(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
     return q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), positions + 1
 

@@ -34,7 +34,6 @@ def in_place(owned: Rows, lengths: list[int], free: list[int], block_size: int) 
 
 
 EQUIVALENT = {
-    "for blocks, length in zip(owned, lengths, strict=False):": "there is one length for every row",
     "without: owned, free = ([list(blocks) for blocks in owned], list(free))": (
         "a solution gets lists of its own, so whether it changes them cannot be seen, and does no harm"
     ),

@@ -38,7 +38,6 @@ def kept_then_weighed(read: Read, tiles: int) -> tuple[float, float, float]:
 _ADDED = "acc = acc * rescale + sum((w * v for w, v, s in zip({}, scores, strict={}) if s > -math.inf))"
 EQUIVALENT = {
     _ADDED.format("values, weights", "True"): "a product has no order",
-    _ADDED.format("weights, values", "False"): "a tile has as many values as scores",
 }
 
 

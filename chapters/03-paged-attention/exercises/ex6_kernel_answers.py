@@ -59,8 +59,6 @@ _STORE = "tl.store(out + (row * H + head) * D + d, acc / tl.maximum({}))"
 EQUIVALENT = {
     "higher = tl.maximum(maximum, tl.max(scores, -1))": _ONE_AXIS,
     "total = total * rescale + tl.sum(weights, -1)": _ONE_AXIS,
-    "higher = tl.maximum(tl.max(scores, 0), maximum)": "the larger of two is the same in either order",
-    _STORE.format("1e-30, total"): "the larger of two is the same in either order",
     _STORE.format("total, 2e-30"): _TINY,
     _STORE.format("total, 5e-31"): _TINY,
 }

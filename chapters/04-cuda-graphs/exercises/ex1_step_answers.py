@@ -49,21 +49,6 @@ def row_by_row(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
     return device["token"][: host["rows"]], kinds | dict.fromkeys(("rows", "read", "sampled"), "key")
 
 
-_ORDER = "the order in which values are sorted says nothing"
-_KINDS = "return (token, kinds | dict.fromkeys({}, 'moving'))"
-EQUIVALENT = {
-    "kinds = dict.fromkeys(('stride', 'weights', 'vocab'), 'baked')": _ORDER,
-    "kinds = dict.fromkeys(('weights', 'vocab', 'stride'), 'baked')": _ORDER,
-    "kinds |= dict.fromkeys(('read', 'rows', 'sampled'), 'key')": _ORDER,
-    "kinds |= dict.fromkeys(('rows', 'sampled', 'read'), 'key')": _ORDER,
-    _KINDS.format("('position', 'token', 'seed', 'temperature', 'live', 'cache')"): _ORDER,
-    _KINDS.format("('token', 'position', 'seed', 'live', 'temperature', 'cache')"): _ORDER,
-    _KINDS.format("('token', 'position', 'seed', 'temperature', 'cache', 'live')"): _ORDER,
-    _KINDS.format("('token', 'position', 'temperature', 'seed', 'live', 'cache')"): _ORDER,
-    _KINDS.format("('token', 'seed', 'position', 'temperature', 'live', 'cache')"): _ORDER,
-}
-
-
 def _by_slots(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Any, ...]:
     return host, device | {"cache": device["cache"].T}
 

@@ -36,18 +36,6 @@ def by_recursion(maximum: int, batches: list[int]) -> Answer:
     return sizes, [rung.get(batch) for batch in batches]
 
 
-_SIZES = "sizes = [n for n in range(1, maximum) if n in {} or n % max({}) == 0]"
-EQUIVALENT = {
-    _SIZES.format("(1, 2, 4)", "2 ** n.bit_length() // 8, 8"): "the larger of two is the same in either order",
-    _SIZES.format(
-        "(1, 4, 2)", "8, 2 ** n.bit_length() // 8"
-    ): "where a number stands in a tuple does not matter to `in`",
-    _SIZES.format(
-        "(2, 1, 4)", "8, 2 ** n.bit_length() // 8"
-    ): "where a number stands in a tuple does not matter to `in`",
-}
-
-
 def _padding(result: Answer, maximum: int, batches: list[int]) -> tuple[list[int], list[int | None]]:
     pairs = zip(result[1], batches, strict=True)
     return result[0][::-1], [None if size is None else size - batch for size, batch in pairs]

@@ -38,13 +38,6 @@ def by_recursion(prompts: list[int], computed: list[int], budget: int, chunk: in
     )
 
 
-_ORDER = "the smallest of three is the same in any order"
-EQUIVALENT = {
-    "tokens = min(chunk, length - computed[at], left)": _ORDER,
-    "tokens = min(length - computed[at], left, chunk)": _ORDER,
-}
-
-
 def _lacks(prompts: list[int], computed: list[int], budget: int, chunk: int) -> tuple[list[int], int, int]:
     return [max(0, length - done) for length, done in zip(prompts, computed, strict=True)], budget, chunk
 

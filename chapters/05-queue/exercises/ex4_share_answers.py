@@ -88,12 +88,6 @@ def counted_at_the_end(blocks: int, history: History) -> Answer:
     return given, [held(block) for block in range(blocks)], {name: block for block, name in known.items()}
 
 
-EQUIVALENT = {
-    "for block, key in list(zip(*running[row], strict=False))[:detail]:": "a row has one block for each key",
-    "taken, idle = ((free + others)[:lacks], others[max(lacks - len(free), 0):])": "the larger of two, in any order",
-}
-
-
 NAMED = {"begin": "keys", "written": "count", "end": "why"}
 
 

@@ -35,12 +35,6 @@ def by_inserting(due: list[float], log: Log, percents: list[int]) -> Answer:
     return waited, [spread[percent * len(due) - 1] for percent in percents]
 
 
-EQUIVALENT = {
-    "ended[request] = min(end, ended[request])": "the smaller of two is the same in either order",
-    "waited = [end - at for end, at in zip(ended, due, strict=False)]": "there is one end for each request",
-}
-
-
 def _gaps(due: list[float], log: Log, percents: list[int]) -> tuple[object, ...]:
     gaps = [after - before for before, after in zip([0.0, *due], due, strict=False)]
     count = max((line[1] for line in log), default=0) + 1

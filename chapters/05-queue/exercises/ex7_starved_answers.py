@@ -185,7 +185,6 @@ def check_live_queue(
 
 _LATE = "the first step of each scene feeds its first request, from where lateness is counted anew"
 EQUIVALENT = {
-    "for event, gave in zip(events, play(rows, blocks, budget, events), strict=False):": "each event gives something",
     "for word in words.split(' ') + ['-'] * 59:": "all scenes are over long before",
     "for word in words.split(' ') + ['-'] * 61:": "all scenes are over long before",
     "late = -1": _LATE,

@@ -41,10 +41,3 @@ def counts_first(texts: list[list[int]], fed: list[int], chunk: int, budget: int
         "positions": [place for _, place in pairs],
         "token_ids": [texts[row][place] for row, place in pairs],
     }
-
-
-_SMALLEST = "min takes its arguments in any order"
-EQUIVALENT = {
-    "count = min(chunk, len(text) - start, budget - begin)": _SMALLEST,
-    "count = min(len(text) - start, budget - begin, chunk)": _SMALLEST,
-}

@@ -41,9 +41,6 @@ def data_by_additions(me: int, data: list[str], flag: str, values: list[int], st
     return got
 
 
-EQUIVALENT = {"for word, value in zip(data, values, strict=False):": "they are equally long"}
-
-
 def _named(me: int, data: list[str], flag: str, values: list[int], stamp: int) -> tuple[Any, ...]:
     return me + 1, {"data": data, "flag": flag}, stamp, None if me else values
 

@@ -59,9 +59,6 @@ def flag_is_a_state(
     return mine
 
 
-EQUIVALENT = {"for word, value in zip(data, messages[number], strict=False):": "they are equally long"}
-
-
 def _named(
     me: int, count: int, data: list[str], flag: str, taken: str, rounds: int, messages: list[list[int]]
 ) -> tuple[Any, ...]:

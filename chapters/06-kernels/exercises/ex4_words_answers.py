@@ -52,7 +52,6 @@ def own_kept(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> Prog
 
 
 EQUIVALENT = {
-    "for word, value in zip(words[me], mine, strict=False):": "they are equally long",
     "values.append((held - 2 ** 31) % 2 ** 32 - 2 ** 31)": "2^31 more or less is the same modulo 2^32",
 }
 

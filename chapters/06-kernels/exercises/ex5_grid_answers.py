@@ -68,9 +68,6 @@ def taken_from_a_list(
     return [one(work[me::grid]) for me in range(grid)]
 
 
-EQUIVALENT = {"grid = min(resident, len(tiles))": "the smaller of two, in any order"}
-
-
 def _named(tiles: list[int], resident: int, out: list[str], arrived: str, failed: str, polls: int) -> tuple[Any, ...]:
     return resident, dict(zip(out, tiles, strict=True)), {"failed": failed, "arrived": arrived}, polls
 

@@ -46,10 +46,8 @@ def one_word_after_the_other(count: int, words: list[str], values: list[float]) 
 
 ROUND = "full = (yield ('wait', word, lambda held: (held + 2 ** 55) % "
 EQUIVALENT = {
-    "for word, value in zip(words, values, strict=False):": "they are equally long",
     ROUND + "2 ** 65 >> 56 == count))": "a word with 255 summands or fewer lies 2^55 below 2^64",
     ROUND + "3 ** 64 >> 56 == count))": "a word with 255 summands or fewer lies 2^55 below 2^64",
-    "held = min(2.0 ** 17, max(-2.0 ** 17, value))": "the smaller of two numbers, in any order",
     "sums.append(((full - 2 ** 55) % 2 ** 56 - 2 ** 55) / 2 ** 30)": "2^55 more or less is the same modulo 2^56",
 }
 

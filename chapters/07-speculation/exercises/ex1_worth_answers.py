@@ -29,12 +29,6 @@ def by_products(alpha: list[float], drafts: list[int], plain: float, verify: flo
     return [float(mine) for mine in tokens], sum(gains) / len(gains)
 
 
-EQUIVALENT = {
-    "tokens = [sum((share ** n for n in range(count + 1))) for share, count in zip(alpha, drafts, strict=False)]":
-        "each row has an alpha and a number of drafts",
-}  # fmt: skip
-
-
 @edition(
     "by-row",
     "rows and seconds are dicts, drafts are told by how often they are wrong, and the answer is a dict",

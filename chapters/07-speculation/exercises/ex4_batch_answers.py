@@ -43,12 +43,6 @@ def row_after_row(rows: Rows, drafts: list[list[int]], max_len: int) -> Answer:
     )  # fmt: skip
 
 
-EQUIVALENT = {
-    "room = min(max_len - row['length'], row['left'])": "the smaller of two, in any order",
-    "for row, own in zip(rows, drafts, strict=False):": "each row has its drafts, if none",
-}
-
-
 NAMES = ("slot", "length", "newest", "left", "filled")
 
 

@@ -31,7 +31,6 @@ def by_common_endings(text: list[int], longest: int, limit: int) -> list[int]:
 _WHOLE = "the whole text stands nowhere else"
 EQUIVALENT = {
     "for end in range(len(text) - 1, n - 2, -1):": "ahead of that place there are no n tokens",
-    "for n in range(min(len(text) - 1, longest), 0, -1):": "the smaller of two, in any order",
     "for n in range(min(longest, len(text) + 1), 0, -1):": _WHOLE,
     "for n in range(min(longest, len(text) - 0), 0, -1):": _WHOLE,
     "for n in range(min(longest, len(text) - 1), -1, -1):": "no token is no n-gram of a text that has any",

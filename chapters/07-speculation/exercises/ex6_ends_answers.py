@@ -47,10 +47,6 @@ def three_ends(run: Run, row: dict[str, Any], params: dict[str, Any]) -> Answer:
     return first, "length", texts[first]
 
 
-_ORDER = "the smaller of two, in any order"
-EQUIVALENT = {"left = min(params['context'] - row['length'], params['max_tokens'] - row['new'])": _ORDER}
-
-
 def _room(run: Run, row: dict[str, Any], params: dict[str, Any]) -> tuple[Any, ...]:
     room = params["max_tokens"] - row["new"], params["context"] - row["length"]
     return [token for token, _ in run], [piece for _, piece in run], room, row["text"], [

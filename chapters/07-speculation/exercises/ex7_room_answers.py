@@ -48,15 +48,6 @@ def pools(rows: Rows, wishes: list[int], right: list[int], free: int, block_size
     return brought, held, kept, whole - sum(kept)
 
 
-_ORDER = "the smaller or larger of two, in any order"
-EQUIVALENT = {
-    "drafts = min((promised + over) * block_size - written - 1, wish)": _ORDER,
-    "kept.append(-(-(written + 1 + min(count, drafts)) // block_size))": _ORDER,
-    "over -= max(blocks - promised, 0)": _ORDER,
-    "for (written, promised), wish, count in zip(rows, wishes, right, strict=False):": "each row has its two numbers",
-}
-
-
 def _told(
     result: Answer, rows: Rows, wishes: list[int], right: list[int], free: int, size: int
 ) -> list[dict[str, int]]:

@@ -79,9 +79,6 @@ def with_a_machine_of_its_own(play: Play, plain: Plain) -> None:
                 assert play(most, requests) == [mine(most, request) for request in requests]
 
 
-EQUIVALENT = {"ends = min(24 - len(prompt), int(limit))": "the smaller of two, in any order"}
-
-
 def _by_dicts(play: Play, plain: Plain) -> tuple[Any, ...]:
     def told(requests: list[dict[str, Any]]) -> list[str]:
         names = "prompt", "seed", "limit", "stop", "guess"

@@ -50,9 +50,6 @@ def by_masks(name: str, whole: Tensor, heads: int, rank: int, size: int) -> Tens
     return whole[owner(len(whole)) == rank] if name.endswith("mlp.c_proj.weight") else whole
 
 
-EQUIVALENT = {"begin = rank * each + min(more, rank)": "the smaller of two, in any order"}
-
-
 def _turned(name: str, tensor: Tensor) -> Tensor:
     return tensor.mT if ".c_" in name and tensor.dim() == 2 else tensor
 

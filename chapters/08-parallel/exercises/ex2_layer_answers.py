@@ -54,13 +54,6 @@ def halves_of_one_kind(rank: int, x: Tensor, heads: int, part: Part) -> Program:
     return stream
 
 
-EQUIVALENT = {
-    "mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 0).flatten(1)": (
-        "two dimensions change places, in any order"
-    ),
-}
-
-
 def _pairs(rank: int, x: Tensor, heads: int, part: Part) -> tuple[Any, ...]:
     maps = dict.fromkeys(name.rpartition(".")[0] for name in part)
     pairs = {name: [part[f"{name}.weight"], part[f"{name}.bias"]] for name in maps}

@@ -130,7 +130,6 @@ def from_the_history(replicas: int, block: int, worth: int, history: History) ->
 
 EQUIVALENT = {
     "last = dict.fromkeys(range(replicas), -1)": "any number below that of the first message",
-    "return (rows[replica] - min(worth, hits), last[replica], replica)": "the smaller of two, in any order",
 }
 
 

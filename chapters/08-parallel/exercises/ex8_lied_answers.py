@@ -51,11 +51,6 @@ def with_one_rank_beside(play: Play, plain: Plain) -> None:
                 raise AssertionError(found)
 
 
-EQUIVALENT = {
-    "count = min(-(-int(patience) // 10) or int(limit), int(limit))": "the smaller of two, in any order",
-}
-
-
 NAMES = "prompt", "seed", "limit", "patience"
 
 
