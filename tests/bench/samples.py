@@ -30,7 +30,6 @@ def result(
     return Result(
         case=Case(model=model, engine=engine, batch=batch, prompt_tokens=prompt, new_tokens=17),
         status="ok", generate_s=generate_s, ttft_s=ttft_s,
-        itl_s=Spread(median=step_s, p10=0.9 * step_s, p90=1.2 * step_s, samples=()), itl_p99_s=1.5 * step_s,
         tokens=17 * batch, tokens_per_s=batch / decode_s, floor_share=1e-4 / decode_s, launches_per_step=150.0,
         memory_before=Memory(allocated=10**9, reserved=10**9, driver=2 * 10**9),
         memory_peak=Memory(allocated=10**9 + batch * 10**7, reserved=2 * 10**9, driver=3 * 10**9),

@@ -82,9 +82,6 @@ class Stub:
         self.stage.now += self.stage.pace.get(self.name, 1.0) * new_tokens * (0.01 + 0.1 * len(prompts))
         return [[1] * new_tokens for _ in prompts]
 
-    def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
-        return [0.01] * (new_tokens - 1)
-
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:

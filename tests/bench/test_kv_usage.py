@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nanobench.micro import kv_usage
-from nanobench.micro.kv_usage import BLOCK, KVUsageReport, lines, pool_for, run_in_pool, short_lengths
+from nanobench.micro.kv_usage import BLOCK, KVUsageReport, pool_for, run_in_pool, short_lengths
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import SMALL
 
@@ -46,4 +46,6 @@ def test_the_command_writes_what_it_prints(
     report = kv_usage.measure("cpu", tmp_path / "memory.json", None, None, 6)
     assert KVUsageReport.model_validate_json((tmp_path / "memory.json").read_bytes()) == report
     assert (report.model, report.dtype, report.token_bytes, report.short_requests) == ("small", "float32", TOKEN, 6)
-    assert capsys.readouterr().out == "\n".join(lines(report)) + "\n"
+    printed = [f"{part}: {each}" for part in ("held", "squeezed") for each in getattr(report, part)]
+    assert capsys.readouterr().out.splitlines() == printed
+    assert ", unused 0." in printed[0]

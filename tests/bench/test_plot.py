@@ -16,7 +16,6 @@ from nanoinfer.config import ENGINES
 from tests.bench.samples import failed, ladder, report, result, saved
 from tests.cut_text import cut_text
 
-KINDS = ("throughput", "bandwidth", "itl")
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,7 +27,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_figure_is_an_svg_and_a_page_with_every_case(drawn: Path) -> None:
-    assert {p.name for p in drawn.glob("*.*")} == {f"gpu-{kind}.{ending}" for kind in KINDS for ending in ("svg", "md")}
+    assert {p.name for p in drawn.glob("*.*")} == {"gpu-throughput.svg", "gpu-throughput.md"}
     page = (drawn / "gpu-throughput.md").read_text(encoding="utf-8")
     for r in ladder().results:
         assert f"| {r.case.engine} | {r.case.batch} |" in page
@@ -42,7 +41,7 @@ def test_own_results_are_laid_over_in_their_own_folder(drawn: Path, tmp_path: Pa
     path, said = saved(mine, tmp_path / "my" / "m.json"), list[str]()
     plot([saved(ladder(), tmp_path / "in" / "gpu.json")], mine=path, say=said.append)
     figures = tmp_path / "my" / "figures"
-    assert {p.stem for p in figures.iterdir()} == {*(f"m-{kind}" for kind in KINDS), "m-over-gpu-throughput"}
+    assert {p.stem for p in figures.iterdir()} == {"m-throughput", "m-over-gpu-throughput"}
     assert (figures / "m-over-gpu-throughput.svg").read_bytes() != (drawn / "gpu-throughput.svg").read_bytes()
     assert not said
     assert [p.name for p in tmp_path.rglob("*.svg") if p.parent != figures] == []
@@ -59,14 +58,14 @@ def test_own_results_are_laid_over_in_their_own_folder(drawn: Path, tmp_path: Pa
 def test_what_cannot_be_compared_is_drawn_alone(mine: Result, dtype: str, tmp_path: Path) -> None:
     path = saved(report(mine, device="My Laptop", dtype=dtype), tmp_path / "my" / "m.json")
     made, remark = own(path, [saved(ladder(), tmp_path / "gpu.json")])
-    assert {d.name for d in made} == {f"m-{kind}" for kind in KINDS}
+    assert [d.name for d in made] == ["m-throughput"]
     assert remark == f"{path} is drawn alone: no published results have its model, lengths and size of numbers"
 
 
 def test_a_chapter_has_figures_without_later_rungs(tmp_path: Path) -> None:
     path = saved(ladder(), tmp_path / "gpu.json")
     made = drawings(path, "naive")
-    assert [d.name for d in made] == [f"gpu-naive-{kind}" for kind in KINDS]
+    assert [d.name for d in made] == ["gpu-naive-throughput"]
     assert {row[0] for d in made for row in d.rows} == {"naive", "transformers"}
     assert drawings(path, "paged") == []  # the file does not know it
     with pytest.raises(ValueError, match="engine must be one of naive"):
@@ -81,7 +80,7 @@ def test_the_books_figures_are_drawn_anew_and_no_others(tmp_path: Path, monkeypa
     monkeypatch.setattr(plots, "RESULTS", tmp_path / "results")
     saved(ladder(), tmp_path / "results" / "gpu.json")
     saved(report(result("dense", 1, 0.1)), tmp_path / "results" / "gpu-second.json")
-    shown = [tmp_path / f"{name}.md" for name in ("gpu-itl", "gpu-naive-throughput")]
+    shown = [tmp_path / f"{name}.md" for name in ("gpu-throughput", "gpu-naive-throughput")]
     for page in shown:
         page.write_text("stale", encoding="utf-8")
     assert set(plot([], tmp_path)) == {*shown, *(page.with_suffix(".svg") for page in shown)}

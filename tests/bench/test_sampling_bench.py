@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,17 +16,6 @@ from tests.conftest import SMALL
 LOGITS = 3 * torch.randn(8, 500, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture
-def samplers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The variants, with PyTorch's sampler in place of kernels, and no peer installed."""
-    made = pytest.importorskip("nanobench.micro.sampling_variants", reason="there are no wheels of Triton here")
-    monkeypatch.setattr(made, "find_spec", lambda name: None)
-    for module, name in ((made.sampling_kernels, "sample"), (made, "rejection")):
-        monkeypatch.setattr(module, name, made.sampling.sample_filtered)
-    return made
-
-
-@pytest.mark.usefixtures("samplers")
 def test_a_cpu_has_what_the_engine_does_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sampling.PRESETS, "gpt2", SMALL)
     monkeypatch.setattr(sampling, "CALLS", 2)
@@ -39,21 +27,15 @@ def test_a_cpu_has_what_the_engine_does_there(tmp_path: Path, monkeypatch: pytes
     assert found == {(batch, *each) for batch in (1, 8) for each in both | {("greedy", "ours"), ("no filter", "ours")}}
 
 
-@pytest.mark.parametrize("name", ["BOTH", "TOP_P", "GREEDY"])
+@pytest.mark.parametrize("setting", sampling.SETTINGS, ids=lambda setting: setting.name)
 def test_variants_follow_the_rule_and_a_wrong_one_is_not_timed(
-    samplers: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    setting: sampling.Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting = getattr(samplers, name)
     rows = setting.rows(8, 5, torch.device("cpu"))
-    expected = samplers.sampling.sample_filtered(LOGITS, rows)
-    assert samplers.allowed(LOGITS, rows, expected)
-    absent: dict[str, str] = {}
-    made = samplers.sampling_variants(setting, LOGITS, rows, absent)
-    assert list(made)[:2] == (["ours", "sort"] if setting.temperature else ["ours", "argmax"])
-    if setting.top_k:
-        assert torch.equal(samplers.topk(LOGITS, rows), expected)
-        assert absent == {"flashinfer": "flashinfer is not installed: pip install 'nanoinfer[flashinfer]'"}
-    if setting.temperature:
-        monkeypatch.setattr(samplers, "rejection", lambda logits, rows: logits.argmin(-1))
-        with pytest.raises(ValueError, match=f"rejection chose a token that {setting.name}"):
-            samplers.sampling_variants(setting, LOGITS, rows, {})
+    expected = sampling.sampling.sample_filtered(LOGITS, rows)
+    for sampler in sampling.variants(setting, on_gpu=False).values():
+        assert torch.equal(sampler(LOGITS, rows), expected)
+    monkeypatch.setattr(sampling, "variants", lambda setting, on_gpu: {"worst": lambda logits, rows: logits.argmin(-1)})
+    if setting.name != "no filter":
+        with pytest.raises(ValueError, match=f"worst chose a token that {setting.name} drops"):
+            list(sampling._case(setting, LOGITS))

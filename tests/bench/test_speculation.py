@@ -46,9 +46,7 @@ def test_numbers_that_are_worked_out() -> None:
 
 def test_transformers_drafts_from_the_prompt(small_model: GPT2) -> None:
     pytest.importorskip("transformers")
-    missing: list[str] = []
-    (arm,) = speculation_texts._peers(small_model, Limits(96, 2), 3, missing)
-    assert [why.partition(":")[0] for why in missing] == ["vllm"]
+    arm = speculation_texts._peer(small_model, Limits(96, 2), 3)
     prompts, params = [[5, 6, 7] * 6], [SamplingParams(temperature=0, max_tokens=30)]
     assert arm.plain(prompts, params).texts == arm.drafted(prompts, params).texts
     assert not arm.enters(0.8, 1)

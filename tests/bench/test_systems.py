@@ -71,7 +71,6 @@ def test_the_compiled_step_is_the_engines_own_and_compiles_whole_and_once(
     tensors = {name for name, value in vars(system.engine.cache).items() if isinstance(value, torch.Tensor)}
     assert tensors == {"k", "v", "positions"}  # no result of the graph is kept but the tokens
     assert system.generate(PROMPTS[:2], 6) == [row[:6] for row in expected[:2]]
-    assert len(system.step_times(PROMPTS, 6)) == 5
     torch._dynamo.reset()
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from nanoinfer.engine import samplers, sampling
 from nanoinfer.engine.state import BatchState
 from tests.engine.kernel_cases import DEVICE, INTERPRETED, here
-from tests.engine.test_sampling import check_counts, logits_of
+from tests.engine.test_sampling import logits_of
 from tests.engine.test_sampling import mixed as mixed_on
 from tests.engine.test_sampling import rows_of as rows_on
 
@@ -180,18 +180,6 @@ def test_rows_may_lie_anywhere() -> None:
     for other, strides in ((transposed, (1, 5)), (apart, (6000, 1))):
         assert other.stride() == strides
         assert torch.equal(kernels.sample(other, rows), together)
-
-
-@pytest.mark.parametrize("top_k, top_p", [(0, 1.0), (8, 1.0), (0, 0.8)])
-def test_the_benchmarks_rival_follows_the_rule(top_k: int, top_p: float) -> None:
-    """Rejection has other tokens for the same seeds: steps of one seed by chi-square, few in the slow interpreter."""
-    from nanobench.micro.rejection_sampling import rejection
-
-    n, scores = 20_000 if DEVICE == "cuda" else 60, logits_of(1, 24, std=1.0, seed=5)
-    rows = rows_of(n, 1.0, top_k, top_p, seed=11, step=torch.arange(n))
-    lowest = sampling.threshold(scores, torch.tensor([top_k]), torch.tensor([top_p]))
-    kept = scores.masked_fill(scores < lowest, -INF)
-    check_counts(rejection(scores.to(DEVICE).expand(n, 24), rows), kept.softmax(-1)[0])
 
 
 @pytest.mark.parametrize("field, change", [("step", 1), ("top_k", 1), ("top_k", -1), ("temperature", -0.7)])

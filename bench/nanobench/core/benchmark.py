@@ -8,7 +8,6 @@ machine that slows down slows all of them. Tokens are counted again from what ca
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -27,11 +26,10 @@ from nanobench.core.case_runner import (
 from nanobench.core.compile_counter import TritonLog, torch_graphs, torch_seconds
 from nanobench.core.estimate import (
     OVERHEAD_S,
+    case_seconds,
     earlier_results,
-    expected_runs,
     in_words,
     largest_batch,
-    plan,
     run_seconds,
 )
 from nanobench.core.machine import ClockLog, copy_bandwidth, import_seconds, memory_now, stamp
@@ -50,7 +48,7 @@ from nanoinfer.model.hub import HUB_NAMES
 from nanoinfer.model.weights import load_model, model_config
 
 Say = Callable[[str], None]
-Progress = Callable[[float, str], object]  # the share that is done, and what is left in words
+Progress = Callable[[float, str], object]  # the share of the work that is done, and what is left in words
 
 
 class Benchmark:
@@ -79,10 +77,9 @@ class Benchmark:
         self._settings = {name: str(value) for name, value in asdict(preset).items()}
         self._turns: dict[Case, Turns] = {}  # of the cases that are not finished
         self._guide = earlier_results(self._stamp["machine"], preset, RESULTS, path.parent)
-        self._spent: defaultdict[Case, float] = defaultdict(float)  # by the guide, as `_expected_s`
-        self._expected_s = self._taken_s = 0.1  # of the work of this run; alike, as long as nothing is known
-        self._told = 0.0
         self._report = self._resume()
+        self._weights: dict[Case, float] = {}  # seconds that are expected of this run's cases
+        self._shares: dict[Case, float] = {}  # how much of them is done
 
     @property
     def report(self) -> Report:
@@ -113,27 +110,20 @@ class Benchmark:
 
     def expect(self) -> str:
         """What is left to measure, and how long it will take, in words."""
-        cases, seconds, unknown = self._plan()
-        name = self._guide[0]
-        guide = f", by {name}" if name and unknown < cases and not self._spent else ""
-        return in_words(cases, seconds, unknown) + guide
+        known = [seconds for seconds in self._expected().values() if seconds is not None]
+        cases, guide = len(self._left()), f", by {self._guide[0]}" if self._guide[0] and known else ""
+        return in_words(cases, sum(known), cases - len(known)) + guide
 
-    def _plan(self) -> tuple[int, float, int]:
-        done = self._report.results if self._report else ()
-        return plan(self.preset, done, self._guide[1], self._spent, self._taken_s / self._expected_s)
+    def _expected(self) -> dict[Case, float | None]:
+        """Seconds of each case that is left, by an earlier file or the results so far; None where nothing is known."""
+        known = self._guide[1] or (self._report.results if self._report else ())
+        return {case: case_seconds(case, self.preset, known) for case in self._left()}
 
-    def _worked(self, case: Case, since: float, first: int = 0, more_s: float = 0.0) -> None:
-        """Take note of how long a run took, with `first` first ones and `more_s` of other work; tell what is left."""
-        now = time.perf_counter()
-        if (runs := expected_runs(case, self._guide[1] or self.report.results)) is not None:
-            expected_s = first * runs[0] + runs[1] + more_s
-            self._spent[case] += expected_s
-            self._expected_s += expected_s
-            self._taken_s += now - since
-        if now - self._told >= 1:
-            self._told = now
-            cases, seconds, unknown = self._plan()
-            self._progress(self._taken_s / (self._taken_s + seconds), in_words(cases, seconds, unknown))
+    def _worked(self, case: Case, share: float) -> None:
+        """Tell which share of this run's work is done, once so much of a case is. Work is in expected seconds."""
+        self._shares[case] = share
+        done = sum(self._weights[case] * share for case, share in self._shares.items())
+        self._progress(done / sum(self._weights.values()), f"{len(self._left())} cases left")
 
     def run(self) -> Report:
         """Measure everything that is not measured yet."""
@@ -144,6 +134,9 @@ class Benchmark:
         report = self.report
         self.say(f"{report.machine.device}, copy {report.copy_bytes_per_s / 1e9:,.0f} GB/s, {report.dtype}")
         self.say(self.expect())
+        expected = self._expected()
+        known = [seconds for seconds in expected.values() if seconds] or [1.0]
+        self._weights = {c: sum(known) / len(known) if s is None else max(s, OVERHEAD_S) for c, s in expected.items()}
         self._compile_seconds()  # imports what it needs, before anything is timed
         with self.triton:
             for name in self.preset.models:
@@ -152,7 +145,7 @@ class Benchmark:
         return self.report
 
     def _left(self) -> list[Case]:
-        done = {result.case for result in self.report.results}
+        done = {result.case for result in self._report.results} if self._report else set()
         return [case for case in self.preset.cases() if case not in done]
 
     def _run_model(self, name: str) -> None:
@@ -208,9 +201,7 @@ class Benchmark:
                 if runner.failure is None and len(runner.ttft_s) < due:
                     self._turn(runner, prompts)
         for runner in runners:
-            start = time.perf_counter()
             self._add(runner.failure or outcome(runner, model, prompts, self.report, self.clocks))
-            self._worked(runner.case, start, more_s=OVERHEAD_S)
 
     def _start_case(
         self, case: Case, model: GPT2, prompts: Tensor, limits: Limits, systems: dict[str, Prepared]
@@ -224,13 +215,12 @@ class Benchmark:
         if known.system is None:
             return Result(case=case, **known.facts)
         runner = CaseRunner(case, known)
-        compiled, start = self._compile_seconds(), time.perf_counter()
+        compiled = self._compile_seconds()
         for new_tokens in (case.new_tokens, 1, case.new_tokens):
             seconds = runner.time(prompts, new_tokens, self.device)
             if runner.failure is not None:
                 return runner.failure
             runner.first_s = runner.first_s or seconds[0]
-        self._worked(case, start, first=1)
         runner.compile_s = self._compile_seconds() - compiled + known.compile_s
         runner.repeats = self.preset.repeats_of(seconds[0])
         runner.counted = counters(runner.system)
@@ -252,11 +242,11 @@ class Benchmark:
     def _turn(self, runner: CaseRunner, prompts: Tensor) -> None:
         """One timed run, saved: an interruption loses no other."""
         self.clocks.sample()
-        compiled, start = self._compiles(), time.perf_counter()
+        compiled = self._compiles()
         runner.take_turn(prompts, self.device)
         runner.compiles += self._compiles() - compiled
         self.clocks.sample()
-        self._worked(runner.case, start)
+        self._worked(runner.case, (3 + len(runner.ttft_s)) / (4 + runner.repeats))  # three runs warmed up
         if runner.failure is None:
             self._turns[runner.case] = runner.turns()
             self._save()
@@ -282,6 +272,7 @@ class Benchmark:
         self.say(summary(result))
         self._turns.pop(result.case, None)
         self._save(results=(*self.report.results, result))
+        self._worked(result.case, 1.0)
 
     def _save(self, **changed: object) -> None:
         turns = tuple(self._turns.values())

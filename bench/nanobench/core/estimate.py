@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -41,8 +40,8 @@ def _same(case: Case, results: Sequence[Result]) -> list[Result]:
     return [r for r in results if (r.case.model, r.case.engine) == (case.model, case.engine)]
 
 
-def expected_runs(case: Case, known: Sequence[Result]) -> tuple[float, float] | None:
-    """Seconds of a case's first run and of each later one. None where nothing like it was measured.
+def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float | None:
+    """Seconds of a whole case: warm-up and timed runs. None where nothing like it was measured.
 
     An engine that was never measured is guessed to take as long as the dense one; those with graphs are faster.
     """
@@ -58,40 +57,10 @@ def expected_runs(case: Case, known: Sequence[Result]) -> tuple[float, float] | 
     if near.case.batch < case.batch:  # by the line through what is known: a full device takes longer
         alike = case.model_copy(update={"prompt_tokens": near.case.prompt_tokens, "engine": near.case.engine})
         run = max(run, run_seconds(alike, known) * tokens)
-    return max((near.first_s or 0.0) * tokens, run), run
-
-
-def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float | None:
-    """Seconds of a whole case: warm-up, timed runs, single steps. None where nothing like it was measured."""
-    if (runs := expected_runs(case, known)) is None:
-        return None
-    first, run = runs
     if run > preset.case_budget_s:
         return 0.0  # it will not be run
+    first = max((near.first_s or 0.0) * tokens, run)
     return first + (2 + preset.repeats_of(run)) * run + OVERHEAD_S
-
-
-def plan(
-    preset: Preset,
-    done: Sequence[Result],
-    known: Sequence[Result],
-    spent: Mapping[Case, float] | None = None,
-    pace: float = 1.0,
-) -> tuple[int, float, int]:
-    """How many cases are left, the seconds they will take, and for how many of them that is not known.
-
-    pace: seconds here for each that `known` expects; it corrects for another machine, and for other work on this one.
-    spent: of the cases that have begun, the expected seconds that are over.
-    """
-    finished, spent = {r.case for r in done}, spent or {}
-    left = [case for case in preset.cases() if case not in finished]
-    scaled = replace(preset, case_budget_s=preset.case_budget_s / pace, timed_s=preset.timed_s / pace)
-    seconds = [
-        case_seconds(case, scaled, known or done) if run_seconds(case, done) <= preset.case_budget_s else 0.0
-        for case in left
-    ]
-    rest = [max(0.0, s - spent.get(case, 0.0)) for case, s in zip(left, seconds, strict=True) if s is not None]
-    return len(left), pace * sum(rest), sum(s is None for s in seconds)
 
 
 def in_words(cases: int, seconds: float, unknown: int) -> str:

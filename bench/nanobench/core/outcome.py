@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,7 @@ OVER = "above 100%: the copy was timed while the machine was busy, or weights ca
 
 
 def outcome(runner: CaseRunner, model: GPT2, prompts: Tensor, report: Report, clocks: ClockLog) -> Result:
-    """The record of a case whose timed runs are done; single steps, memory and launches take further runs."""
+    """The record of a case whose timed runs are done; memory and launches take further runs."""
     case, counted = runner.case, counters(runner.system)
     generate, ttft = Spread.of(runner.generate_s), Spread.of(runner.ttft_s)
     step_s = (generate.median - ttft.median) / (case.new_tokens - 1)
@@ -29,8 +28,8 @@ def outcome(runner: CaseRunner, model: GPT2, prompts: Tensor, report: Report, cl
     in_cache = weights * IN_CACHE < (report.machine.l2_bytes or 0)
     release_memory(model.device)
     before = memory_now(model.device)
-    steps = runner.system.step_times(prompts, case.new_tokens)
-    itl = np.quantile(steps, (0.5, 0.1, 0.9, 0.99)).tolist()
+    if before is not None:
+        runner.system.generate(prompts, case.new_tokens)
     peak = memory_now(model.device, peak=True)
     kernels, calls = _launches(runner, prompts, model.device)
     return Result(
@@ -39,8 +38,6 @@ def outcome(runner: CaseRunner, model: GPT2, prompts: Tensor, report: Report, cl
         reason=getattr(runner.system, "note", ""),
         generate_s=generate,
         ttft_s=ttft,
-        itl_s=Spread(median=itl[0], p10=itl[1], p90=itl[2], samples=()),
-        itl_p99_s=itl[3],
         tokens=case.batch * case.new_tokens,
         tokens_per_s=case.batch / step_s,
         floor_share=None if in_cache else least / step_s,

@@ -21,8 +21,11 @@ class Bar(Progress):
         self._began = self._said = time.monotonic()
 
     def advance_to(self, share: float, left: str) -> None:
-        """A share of the work is done; `left` says what is left."""
+        """A share of the work is done, which says how long the rest will take; `left` is what it is."""
+        now = time.monotonic()
+        taken = now - self._began
+        left = f"{left}, about {taken * (1 / share - 1):.0f} s" if share else left
         self.update(self.work, completed=share, total=1.0, description=left)
-        if self.disable and (now := time.monotonic()) - self._said >= SILENCE_S:
+        if self.disable and now - self._said >= SILENCE_S:
             self._said = now
-            self.console.print(f"{now - self._began:.0f} s: {left}")
+            self.console.print(f"{taken:.0f} s: {left}")

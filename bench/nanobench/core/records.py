@@ -6,17 +6,18 @@ its clocks, the versions, the commit, dtype and seed, and how often and in which
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 SCHEMA_VERSION = 1
+LISTED = 8  # entries of a list that is printed whole
 PLACE = Path(__file__).resolve().parents[2]
 BOOK = PLACE / "nanocourse" / "book" / "bench" / "results"  # where the wheel has them, once for all packages
 RESULTS = BOOK if BOOK.is_dir() else PLACE / "results"  # the published results
@@ -25,9 +26,38 @@ Status = Literal["ok", "over budget", "out of memory", "failed", "missing"]
 
 
 class Record(BaseModel):
-    """A frozen record; unknown fields are refused, so that a file of another schema is not half read."""
+    """A frozen record; unknown fields are refused, so that a file of another schema is not half read.
+
+    It prints itself in a line: all its fields, then the properties that `SHOWN` names.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    SHOWN: ClassVar[tuple[str, ...]] = ()
+
+    def __str__(self) -> str:
+        names = (*type(self).model_fields, *self.SHOWN)
+        return ", ".join(f"{name.replace('_', ' ')} {_printed(name, getattr(self, name))}" for name in names)
+
+
+def _printed(name: str, value: object) -> str:
+    """A field in short: the median of a spread, the length of a long list, a unit where the name says it is a time."""
+    if isinstance(value, Spread):
+        value = value.median
+    if isinstance(value, Record):
+        return f"({value})"
+    if isinstance(value, tuple):
+        whole = len(value) <= LISTED and not any(isinstance(each, Record) for each in value)
+        return " ".join(_printed(name, each) for each in value) if whole else f"of {len(value)}"
+    if not isinstance(value, float):
+        return f"{value:,}" if type(value) is int else str(value)
+    scale, unit = 1.0, ""
+    if name == "seconds" or (name.endswith("_s") and not name.endswith("_per_s")):
+        scale, unit = (1.0, " s") if value >= 1 else (1e3, " ms") if value >= 1e-3 else (1e6, " us")
+    value *= scale
+    return f"{value:,.0f}{unit}" if abs(value) >= 1000 else f"{value:.3g}{unit}"
+
+
+Older = tuple[dict[str, Any], ...]  # what a command once measured besides: files have it, and nothing reads it
 
 
 class Spread(Record):
@@ -43,10 +73,6 @@ class Spread(Record):
         """Median and 10-90% range, interpolated between the samples."""
         p10, median, p90 = np.quantile(samples, (0.1, 0.5, 0.9)).tolist()
         return cls(median=median, p10=p10, p90=p90, samples=tuple(samples))
-
-    def in_us(self) -> str:
-        """Seconds as microseconds: `12.3 us  (12.1 to 12.9)`."""
-        return f"{self.median * 1e6:8.1f} us  ({self.p10 * 1e6:.1f} to {self.p90 * 1e6:.1f})"
 
 
 class Memory(Record):
@@ -108,7 +134,7 @@ class Result(Record):
     reason: str = ""  # why status is not ok; else the system's own remark, if any
     generate_s: Spread | None = None  # prompts in, all tokens out
     ttft_s: Spread | None = None  # the same call for one new token
-    itl_s: Spread | None = Field(default=None, description="p10, p90 of single steps, in a pass of their own")
+    itl_s: Spread | None = None  # of single steps, in older runs, and so is the next
     itl_p99_s: float | None = None
     tokens: int = 0  # of one repeat, recounted from the ids
     tokens_per_s: float | None = None  # decode: tokens after the first of each row over generate - ttft, medians
@@ -193,6 +219,17 @@ class Saved(Record):
         more = self.model_copy(update=parts)
         more.save(path)
         return more
+
+    def fill(self, path: Path, **parts: Iterable[Record]) -> Self:
+        """The report with more records of each part, which are printed as they come; saved after each part."""
+        report = self
+        for part, records in parts.items():
+            found = list(getattr(report, part))
+            for record in records:
+                print(f"{part}: {record}", flush=True)  # a run takes minutes, and its output may be a pipe
+                found.append(record)
+            report = report.add(path, **{part: tuple(found)})
+        return report
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from nanobench.load.drive import Ask
-from nanobench.load.records import Limits, LoadRun, Plan, counted, described
+from nanobench.load.records import Limits, LoadRun, Plan, counted
 from nanobench.load.requests import Source, poisson
 from nanobench.load.targets import Target
 
@@ -78,7 +78,7 @@ Opened = Callable[[], AbstractContextManager[Target]]
 def runs(
     targets: Sequence[Opened], source: Source, schedule: Schedule, limits: Limits, say: Callable[[str], object]
 ) -> Iterator[LoadRun]:
-    """Every run, described as it ends. After one that was interrupted there are no more. ValueError: no answer at all.
+    """Every run, printed as it ends. After one that was interrupted there are no more. ValueError: no answer at all.
 
     A target is sent one request ahead of its runs, which is not counted.
     """
@@ -97,7 +97,7 @@ def runs(
             for turn, plan in enumerate(schedule.plans(source, capacity)):
                 asks = source.asks(table(plan, source), turn)
                 run = counted(target.name, plan, asks, target.run(asks, plan.concurrency), limits)
-                say("\n".join(described(run, limits)))
+                say(str(run))
                 done.append(run)
                 yield run
                 if run.interrupted:

@@ -26,9 +26,6 @@ class Limits(Record):
     def met(self, answer: Answer) -> bool:
         return answer.reply.outcome == "ok" and answer.ttft_s <= self.ttft_s and answer.mean_gap_s <= self.itl_s
 
-    def __str__(self) -> str:
-        return f"TTFT at most {1e3 * self.ttft_s:g} ms, and its gaps {1e3 * self.itl_s:g} ms in the mean"
-
 
 class Plan(Record):
     """When the requests of a run are due."""
@@ -50,6 +47,8 @@ class Plan(Record):
 
 class LoadRun(Record):
     """One run against one target. Latencies are of the requests that are ok, and of those alone."""
+
+    SHOWN = ("tokens_per_s", "requests_per_s", "goodput_per_s", "off")
 
     target: str
     plan: Plan
@@ -148,32 +147,3 @@ def _rates(plan: Plan, answers: Sequence[Answer]) -> tuple[float | None, float |
         return None, None
     asked = plan.per_second or (len(due) - 1) / span
     return asked, asked * span / max(max(sent) - min(sent), 1e-9)
-
-
-def described(run: LoadRun, limits: Limits) -> list[str]:
-    """A run in a few lines."""
-    r = run
-    counts = f"{r.attempted} attempted = {r.ok} ok + {r.refused} refused + {r.failed} failed + {r.cancelled} cancelled"
-    busy = "client CPU " + ", ".join(f"{share:.0%}" for share in r.client_cpu)
-    found = [
-        f"{r.target}, {r.plan}{', INTERRUPTED' if r.interrupted else ''}: {counts}",
-        f"  {r.tokens_per_s:,.0f} tok/s, {r.requests_per_s:.2f} requests/s in {r.seconds:.2f} s; goodput"
-        f" {r.goodput_per_s:.2f} requests/s ({limits})",
-        f"  p50 / p90 / p99 of TTFT {_three(r.ttft)}, of ITL {_three(r.itl)}, of a request's mean gap"
-        f" {_three(r.mean_itl)}",
-        f"  {r.new_tokens:,} tokens in {r.pieces:,} pieces, counted by {' and '.join(r.counted_by) or 'nothing'};"
-        f" {r.short} answers shorter than asked; {busy}",
-    ]
-    if r.plan.concurrency is not None:
-        found.append("  a closed loop: it waits for each answer, and its clock starts at the send")
-    elif r.late is not None:
-        rates = f"{r.asked_per_s:.2f} requests/s asked, {r.sent_per_s:.2f} sent; " if r.asked_per_s else ""
-        late = f"sends late by {_three(r.late)}, {1e3 * r.late.longest:.2f} ms at most"
-        found.append(f"  {rates}{late}{' (OFF)' if r.off else ''}")
-    return found + [f"  {count} {reason}" for reason, count in r.reasons.items()]
-
-
-def _three(latency: Latency | None) -> str:
-    if latency is None:
-        return "–"
-    return " / ".join(f"{1e3 * value:.2f}" for value in (latency.p50, latency.p90, latency.p99)) + " ms"

@@ -1,15 +1,15 @@
-"""Chapter 4's costs and gains: the ladder, its start-up, a batch that drains, TTFT by length, sampling.
+"""Chapter 4's costs and gains: the ladder, its start-up, a batch that drains, TTFT by length.
 
 `bench run` measures tokens a second of whole generations. Here is the rest of chapter 4: the padding of each ladder,
-the seconds and bytes of capturing all of it, the hit rate and padding of a batch that drains, TTFT by prompt length
-beside the replay alone, and how much slower sampling is than greedy decoding.
+the seconds and bytes of capturing all of it, the hit rate and padding of a batch that drains, and TTFT by prompt
+length beside the replay alone.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -18,11 +18,11 @@ import torch
 
 from nanobench.core.case_runner import release_memory
 from nanobench.core.machine import cuda, stamp
-from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.core.records import Older, Record, ResultsFile, Spread
 from nanobench.core.timing import by_turns, seconds
 from nanobench.micro.queue_load import greedy
 from nanobench.options import Gpu, Model, Out
-from nanoinfer import LLM, SamplingParams
+from nanoinfer import LLM
 from nanoinfer.engine.graphs import GraphEngine, ladder
 from nanoinfer.engine.stats import GraphStats
 from nanoinfer.model.gpt2 import GPT2
@@ -32,8 +32,6 @@ LADDERS = (64, 256, 512)
 LENGTHS = (16, 64, 128, 256, 512, 1000)
 PREFILL_BATCHES = (1, 8)
 REPEATS = 15
-NEW = 256
-SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.95, max_tokens=NEW, ignore_eos=True)
 # Name, engine, and whether its kernels are fused.
 VARIANTS = (("eager", "paged", None), ("graph", "paged-graph", False), ("graph, fused", "paged-graph", True))
 
@@ -49,12 +47,6 @@ class Ladder(Record):
     seconds: float
     driver_bytes: int
 
-    def __str__(self) -> str:
-        return (
-            f"{self.engine:12} up to {self.rows:3} rows: {self.graphs:2} sizes, {self.padded_share:.1%} padded;"
-            f" {self.captures:3} captures in {self.seconds:.1f} s, {self.driver_bytes / 1e6:.0f} MB"
-        )
-
 
 class Drain(Record):
     """A batch whose rows end one after the other."""
@@ -66,12 +58,6 @@ class Drain(Record):
     padding_share: float
     predicted_share: float  # computed from the ladder, over the batch sizes that occurred
 
-    def __str__(self) -> str:
-        return (
-            f"{self.rows} rows to 0: {self.replayed} of {self.steps} steps replayed, padding {self.padding_share:.2%},"
-            f" predicted {self.predicted_share:.2%}, fallbacks {self.fallbacks}"
-        )
-
 
 class Prefill(Record):
     """Seconds to the first token of a batch of prompts, as a caller sees them, and of the replay alone."""
@@ -81,22 +67,6 @@ class Prefill(Record):
     tokens: int
     ttft_s: Spread
     bare_s: float | None
-
-    def __str__(self) -> str:
-        bare = "" if self.bare_s is None else f", the replay alone {self.bare_s * 1e3:.3f} ms"
-        return f"B={self.batch} T={self.tokens:4} {self.arm:14} {self.ttft_s.median * 1e3:7.3f} ms{bare}"
-
-
-class Sampling(Record):
-    """Whole generations, tokens a second."""
-
-    batch: int
-    greedy: Spread
-    sampled: Spread
-
-    def __str__(self) -> str:
-        share = self.sampled.median / self.greedy.median
-        return f"B={self.batch}: greedy {self.greedy.median:,.0f} tok/s, sampled {share:.1%} of it"
 
 
 class GraphsReport(ResultsFile):
@@ -108,7 +78,7 @@ class GraphsReport(ResultsFile):
     ladders: tuple[Ladder, ...] = ()
     drains: tuple[Drain, ...] = ()
     prefills: tuple[Prefill, ...] = ()
-    sampling: tuple[Sampling, ...] = ()
+    sampling: Older = ()
 
 
 def measure(
@@ -118,14 +88,7 @@ def measure(
     where = cuda(device, "CUDA graphs need a CUDA GPU")
     weights = load_model(model, where, torch.bfloat16)
     report = GraphsReport(model=model, **stamp(where, torch.bfloat16))
-    parts: dict[str, Callable[[GPT2], Iterator[Record]]] = {
-        "ladders": _ladders, "drains": _drains, "prefills": _prefills, "sampling": _sampling,
-    }  # fmt: skip
-    for part, run in parts.items():
-        found = tuple(run(weights))
-        report = report.add(out, **{part: found})
-        for record in found:
-            print(f"{part:9}", record)
+    report.fill(out, ladders=_ladders(weights), drains=_drains(weights), prefills=_prefills(weights))
 
 
 def padded_share(sizes: Sequence[int], batches: Sequence[int]) -> float:
@@ -188,17 +151,3 @@ def _bare(llm: LLM, tokens: int) -> float | None:
         return None
     captured = [step for key, step in llm.core.graphs.items() if key.columns >= tokens]
     return seconds(captured[-1].graph.replay, llm.model.device, 20) if captured else None
-
-
-def _sampling(model: GPT2) -> Iterator[Sampling]:
-    for batch in (1, 64):
-        prompts = torch.randint(0, 50257, (batch, 1)).tolist()
-        with LLM(model, engine="paged-graph", max_batch=batch) as llm:
-            arms = {
-                kind: partial(seconds, partial(llm.generate, prompts, params), model.device)
-                for kind, params in (("greedy", greedy(NEW)), ("sampled", SAMPLED))
-            }
-            times = by_turns(arms, 7)
-        yield Sampling(
-            batch=batch, **{kind: Spread.of([batch * NEW / s for s in each]) for kind, each in times.items()}
-        )

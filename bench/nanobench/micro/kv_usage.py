@@ -32,6 +32,8 @@ STOP_SHARE = 1 / 80  # of the ids end a text, so that random ones end after 80 t
 class CacheUsage(Record):
     """Bytes of one engine's cache over a run, means over its steps."""
 
+    SHOWN = ("unused", "fragmentation", "idle_reservation")
+
     engine: str
     steps: int
     rows: float  # that were running
@@ -76,11 +78,11 @@ class KVUsageReport(ResultsFile):
     token_bytes: int  # keys and values of one token
     requests: int  # of the ragged batch, and the most new tokens that each asks for
     max_tokens: int
-    held: tuple[CacheUsage, ...]
+    held: tuple[CacheUsage, ...] = ()
     pool_bytes: int
     short_requests: int
     new_tokens: int  # of all short requests
-    squeezed: tuple[FixedPoolRun, ...]  # the runs in the fixed pool
+    squeezed: tuple[FixedPoolRun, ...] = ()  # the runs in the fixed pool
 
 
 def measure(
@@ -107,27 +109,11 @@ def measure(
     rows, longest = (64, 256) if on_gpu else (8, 64)
     report = KVUsageReport(
         model=name, block_size=BLOCK, token_bytes=token, requests=2 * rows, max_tokens=longest,
-        held=tuple(_usage(gpt, engine, rows, longest) for engine in ("dense", "paged")), pool_bytes=bytes_of_pool,
-        short_requests=count, new_tokens=sum(length // 2 for length in lengths),
-        squeezed=tuple(run_in_pool(gpt, lengths, bytes_of_pool)), **stamp(where, dtype),
+        pool_bytes=bytes_of_pool, short_requests=count, new_tokens=sum(length // 2 for length in lengths),
+        **stamp(where, dtype),
     )  # fmt: skip
-    report.save(out)
-    print("\n".join(lines(report)))
-    return report
-
-
-def lines(report: KVUsageReport) -> Iterator[str]:
-    """The report as a table."""
-    yield f"{report.requests} ragged requests of up to {report.max_tokens} new tokens; MB, means over the steps"
-    yield f"{'':8}{'allocated':>10}{'reserved':>10}{'owned':>10}{'tokens':>10}   of owned, of all without a token"
-    for h in report.held:
-        numbers = "".join(f"{value / 1e6:10.2f}" for value in (h.allocated, h.promised, h.owned, h.tokens))
-        idle = f"; {h.idle_reservation:.1%} of what is reserved is idle"
-        yield f"{h.engine:8}{numbers}   {h.fragmentation:8.1%}, {h.unused:6.1%}{idle if h.idle_reservation else ''}"
-    yield f"{report.short_requests} short requests in {report.pool_bytes / 1e6:.1f} MB of keys and values"
-    for s in report.squeezed:
-        size = f"{s.rows:4} rows at once, {s.allocated / 1e6:.1f} MB"
-        yield f"{s.engine:8}{size}, {s.tokens_per_s:,.0f} tok/s, {s.seconds.median:.2f} s"
+    held = (_usage(gpt, engine, rows, longest) for engine in ("dense", "paged"))
+    return report.fill(out, held=held, squeezed=run_in_pool(gpt, lengths, bytes_of_pool))
 
 
 def _usage(model: GPT2, engine: str, rows: int, longest: int) -> CacheUsage:

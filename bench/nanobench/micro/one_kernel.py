@@ -36,9 +36,10 @@ def measure(
             model=f"random:{model}", new_tokens=NEW, copy_bytes_per_s=copy_bandwidth(where), **stamp(where)
         )
         if not texts:
-            report = report.add(
-                out, matrix=tuple(parts.matrix(weights)), nodes=tuple(parts.nodes(where)),
-                exchanges=tuple(parts.exchanges(where)), steps=tuple(parts.steps(weights)),
+            report = report.fill(
+                out, matrix=parts.matrix(weights), nodes=parts.nodes(where), exchanges=parts.exchanges(where),
+                steps=parts.steps(weights),
             )  # fmt: skip
-    generated, timed = parts.generated(weights, tuple(rows or (1, 2, 4, 8, 16, 64, 256)))
-    report.add(out, generated=tuple(generated), timed=timed)
+    timed: dict[str, dict[str, float]] = {}
+    report = report.fill(out, generated=parts.generated(weights, rows or (1, 2, 4, 8, 16, 64, 256), timed))
+    report.add(out, timed=timed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
@@ -18,7 +18,6 @@ from nanobench.core.timing import by_turns, call_seconds
 from nanobench.core.timing import seconds as timed
 from nanobench.micro import exchanges as kernels
 from nanobench.micro.one_kernel_records import NEW, Exchange, Generated, MatrixTime, NodeTime, StepTime
-from nanobench.micro.queue_load import say
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
@@ -58,7 +57,6 @@ def matrix(model: GPT2) -> Iterator[MatrixTime]:
         x = torch.randn(count, weights[0].shape[0], device=weights[0].device, dtype=weights[0].dtype)
         calls[count] = partial(lambda x, i: x @ weights[i % len(weights)], x)
     for rows, seconds in call_seconds(calls, 4 * len(weights), REPEATS, model.device).items():
-        say(f"matrix of {size / 1e6:.1f} MB times {rows:>3} rows: {seconds.median * 1e6:6.2f} us")
         yield MatrixTime(matrix="up", weight_bytes=size, rows=rows, seconds=seconds)
 
 
@@ -71,7 +69,6 @@ def nodes(device: torch.device) -> Iterator[NodeTime]:
         return none
 
     for early, seconds in call_seconds({e: partial(call, e) for e in (False, True)}, 1000, REPEATS, device).items():
-        say(f"a node that does nothing, early {early}: {seconds.median * 1e6:.2f} us")
         yield NodeTime(early=early, seconds=seconds)
 
 
@@ -80,7 +77,6 @@ def exchanges(device: torch.device) -> Iterator[Exchange]:
     programs = torch.cuda.get_device_properties(device).multi_processor_count
     arms = {kind: partial(_exchange, kind, programs, device, _expected(programs)) for kind in kernels.KINDS}
     for kind, each in by_turns(arms, REPEATS).items():
-        say(f"exchange by {kind}: {Spread.of(each).median * 1e6:.2f} us")
         yield Exchange(kind=kind, programs=programs, seconds=Spread.of(each))
 
 
@@ -124,8 +120,6 @@ def steps(model: GPT2) -> Iterator[StepTime]:
             same, short = _against(exact, tokens) if right else (None, None)
             if short is not None and short > NEAR:
                 raise RuntimeError(f"{arm}: a token's logit is {short:.2g} of the largest below float32's best")
-            proof = f", {same} of {NEW} float32's own" if right else ""
-            say(f"{arm:36} {'sampled' if sampled else 'greedy':8} {seconds.median * 1e6:6.1f} us{proof}")
             yield StepTime(arm=arm, sampled=sampled, seconds=seconds, same=same, short=short)
 
 
@@ -179,9 +173,9 @@ def _step(model: GPT2, cache: CapturedPaged, state: BatchState, arm: str) -> Cal
     return partial(forward.decode, 1, cache.max_len, sampling.sample)
 
 
-def generated(model: GPT2, rows: tuple[int, ...]) -> tuple[list[Generated], dict[str, dict[str, float]]]:
-    """Engines as users have them, and what the fastest has timed: which ways its captured steps can be computed."""
-    longest, found = model.config.n_positions, list[Generated]()
+def generated(model: GPT2, rows: Sequence[int], timed: dict[str, dict[str, float]]) -> Iterator[Generated]:
+    """Engines as users have them. timed: gets what the fastest has timed, each way to compute its captured steps."""
+    longest = model.config.n_positions
     with ExitStack() as stack:
         llms = {
             engine: stack.enter_context(LLM(model, engine=engine, max_batch=max(rows), prefix_caching=False))
@@ -198,11 +192,9 @@ def generated(model: GPT2, rows: tuple[int, ...]) -> tuple[list[Generated], dict
             rates = {arm: Spread.of(each) for arm, each in by_turns(arms, TURNS).items()}
             for (engine, sampled), rate in rates.items():
                 of: dict[str, Any] = {"engine": engine, "rows": count, "prompt_tokens": prompt, "sampled": sampled}
-                found.append(Generated(**of, tokens_per_s=rate))
-            kinds = (f"{engine}{', sampled' * sampled} {r.median:,.0f}" for (engine, sampled), r in rates.items())
-            say(f"{prompt:4} tokens, {count:3} rows: {'; '.join(kinds)} tok/s")
+                yield Generated(**of, tokens_per_s=rate)
         stats: Any = llms[ENGINES[-1]].stats
-        return found, stats.timed
+        timed.update(stats.timed)
 
 
 def _rate(llm: LLM, rows: int, prompt: int, temperature: float) -> float:

@@ -54,7 +54,7 @@ class KernelReport(ResultsFile):
 
     kind: Literal["kernels"] = "kernels"
     copy_bytes_per_s: float
-    times: tuple[KernelTime, ...]
+    times: tuple[KernelTime, ...] = ()
     left_out: dict[str, str] = Field(default_factory=dict)  # variants that could not run, with the reason
 
 
@@ -63,14 +63,13 @@ def measure(device: Gpu = None, out: Out = Path("my-bench/kernels.json")) -> Non
     where = cuda(device, "the kernel benchmark needs a CUDA GPU: times in the interpreter mean nothing")
     bandwidth, left_out = copy_bandwidth(where), dict[str, str]()
     with torch.inference_mode():
-        times = [
+        times = (
             time
             for batch, context in itertools.product(BATCHES, CONTEXTS)
             for time in _case(batch, context, bandwidth, where, left_out)
-        ]
-    for name, reason in left_out.items():
-        print(f"{name} left out: {reason}")
-    KernelReport(copy_bytes_per_s=bandwidth, times=tuple(times), left_out=left_out, **stamp(where)).save(out)
+        )
+        report = KernelReport(copy_bytes_per_s=bandwidth, **stamp(where)).fill(out, times=times)
+    print("left out:", report.add(out, left_out=left_out).left_out)
 
 
 def _case(
@@ -82,8 +81,6 @@ def _case(
     size = 2 * batch * context * HEADS * HEAD_SIZE * q.dtype.itemsize  # bytes of keys and values
     for arm, spread in call_seconds(variants, len(dense), REPEATS, device).items():
         share = size / bandwidth / spread.median
-        star, case = "*" if arm == chosen else " ", f"B={batch:<4} context {context:<5}"
-        print(f"{case} {arm:28}{star} {spread.median * 1e6:7.1f} us  {share:6.1%} of the copy")
         yield KernelTime(batch=batch, context=context, arm=arm, chosen=arm == chosen, seconds=spread, bytes_share=share)
 
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from nanobench.core.records import Record
-from nanobench.micro.queue_load import SEED, Counted, Latency, Load, WarmUp, greedy, ids, made, say
+from nanobench.micro.queue_load import SEED, Counted, Latency, Load, WarmUp, greedy, ids, made
 from nanoinfer import LLM
 from nanoinfer.engine.queue import Queued
 from nanoinfer.model.gpt2 import GPT2
@@ -37,6 +37,8 @@ class Gaps(Record):
 
 class ArrivalRuns(Record):
     """Rows that run, alone and then beside prompts that arrive."""
+
+    SHOWN = ("ratio", "off")
 
     max_batched_tokens: int
     warm_up: WarmUp
@@ -68,7 +70,6 @@ def arrivals(model: GPT2, load: Load) -> Iterator[ArrivalRuns]:
     for budget in load.chunks:
         llm, warm_up = made(model, load.running + load.spare, max_batched_tokens=budget)
         with llm:
-            say(f"max_batched_tokens {llm.max_batched_tokens}: {warm_up}")
             running = llm.requests(opening, greedy(load.running_new))
             newcomers = llm.requests(prompts, greedy(load.arriving_new))
             OpenRun(llm, running, [], [], 0)  # one generation that is not counted
@@ -78,21 +79,12 @@ def arrivals(model: GPT2, load: Load) -> Iterator[ArrivalRuns]:
             asked, achieved = (  # arrivals, over the time from the first to the last
                 (len(due) - 1) / (times[-1] - times[0]) for times in (due, beside.submitted)
             )
-            found = ArrivalRuns(
+            yield ArrivalRuns(
                 max_batched_tokens=llm.max_batched_tokens, warm_up=warm_up, alone=alone.gaps(), beside=beside.gaps(),
                 ttft_s=tuple(round(t, 6) for t in ttft), ttft=Latency.of(ttft), asked_per_s=asked,
                 achieved_per_s=achieved,
                 latest_s=max(now - then for now, then in zip(beside.submitted, due, strict=True)),
             )  # fmt: skip
-        for name, gaps in (("alone", found.alone), ("beside arrivals", found.beside)):
-            itl = gaps.itl
-            say(f"  {name:15} p50 / p99 of ITL {itl}, p99.9 {1e3 * gaps.p999_s:.2f}, longest {1e3 * itl.longest:.2f}")
-            say(f"  {'':15} {gaps.counted}")
-        say(
-            f"  {found.ratio:.2f} times the p99; p50 / p99 of TTFT {found.ttft}; {asked:.1f} arrivals/s asked,"
-            f" {achieved:.1f} achieved{' (OFF)' if found.off else ''}, at most {1e3 * found.latest_s:.1f} ms late"
-        )
-        yield found
 
 
 class OpenRun:

@@ -23,13 +23,10 @@ say = partial(print, flush=True)  # a run takes minutes, and its output may be a
 class Load(Record):
     """How much is asked, in requests and tokens; the defaults are for a GPU."""
 
-    rows: tuple[int, ...] = (256, 512)  # burst: at once at most
-    budgets: tuple[int | None, ...] = (None,)  # burst: max_batched_tokens; None is the engine's own choice
-    requests: int = 1000  # burst
-    prompt: tuple[int, int] = (16, 512)  # burst and pool: both lengths uniform
+    prompt: tuple[int, int] = (16, 512)  # pool, and `bench replicas`: both lengths uniform
     new: tuple[int, int] = (16, 256)
     repeats: int = 3
-    chunks: tuple[int | None, ...] = (None, 256, 512)  # arrivals: max_batched_tokens
+    chunks: tuple[int | None, ...] = (None, 256, 512)  # arrivals: max_batched_tokens; None is the engine's own choice
     running: int = 64  # arrivals: rows that run all the time, from prompts of `opening` tokens
     opening: int = 16
     running_new: int = 1024  # at most: the context may end them sooner; then they begin again
@@ -50,7 +47,7 @@ class Load(Record):
 
 
 CPU = Load(
-    rows=(8,), requests=24, prompt=(8, 64), new=(4, 32), chunks=(None, 64), running=4, opening=8, running_new=64,
+    prompt=(8, 64), new=(4, 32), chunks=(None, 64), running=4, opening=8, running_new=64,
     arriving=200, per_second=2, seconds=3, spare=4, sharing=8, long=240, shared=208, sharing_new=4, pool_rows=8,
     pool_requests=10, pool_new=160, stop_after=128,
 )  # fmt: skip
@@ -128,7 +125,7 @@ class Latency(Record):
         return self.curve[90]
 
     def __str__(self) -> str:
-        return f"{1e3 * self.p50:.2f} / {1e3 * self.p99:.2f} ms"
+        return f"p50 {1e3 * self.p50:.2f}, p90 {1e3 * self.p90:.2f}, p99 {1e3 * self.p99:.2f} ms"
 
 
 class Counted(Record):
@@ -160,14 +157,6 @@ class Counted(Record):
         }
         return Counted(**counts, fallbacks=dict(Counter(self.fallbacks) - Counter(before.fallbacks)))
 
-    def __str__(self) -> str:
-        text = (
-            f"{self.prefill_steps} steps with prompts ({self.replayed_prefills} replayed), {self.decode_steps} without"
-            f" ({self.replayed_steps}); padding {self.padding_tokens:,} tokens, {self.padding_rows:,} rows"
-        )
-        eager = "".join(f"; {count} eager: {reason}" for reason, count in self.fallbacks.items())
-        return text + eager + (f"; {self.captures} CAPTURES" if self.captures else "")
-
 
 class WarmUp(Record):
     """What warm_up cost."""
@@ -176,12 +165,11 @@ class WarmUp(Record):
     captures: int
     graph_bytes: int
 
-    def __str__(self) -> str:
-        return f"warm_up {self.seconds:.1f} s, {self.captures} graphs, {self.graph_bytes / 1e6:,.0f} MB"
-
 
 class Run(Record):
     """Many requests, all asked for in one call of `generate`."""
+
+    SHOWN = ("tokens_per_s", "computed_share")
 
     seconds: float
     requests: int
@@ -201,8 +189,3 @@ class Run(Record):
     def computed_share(self) -> float:
         """Of the prompts' tokens, those that were not found in shared blocks."""
         return 1 - self.counted.cached_tokens / self.prompt_tokens
-
-    def __str__(self) -> str:
-        return (
-            f"{self.tokens_per_s:9,.0f} tok/s, {self.seconds:6.3f} s; p50 / p99 of TTFT {self.ttft}, of ITL {self.itl}"
-        )

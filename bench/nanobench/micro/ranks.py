@@ -21,13 +21,12 @@ import torch.multiprocessing
 import typer
 from torch import Tensor
 
-from nanobench.core.machine import stamp
-from nanobench.core.records import Record, ResultsFile, Spread
-from nanobench.core.timing import by_turns, call_seconds, seconds
-from nanobench.micro.queue_load import greedy, ids, say
+from nanobench.core.machine import place, stamp
+from nanobench.core.records import Older, Record, ResultsFile, Spread
+from nanobench.core.timing import by_turns, call_seconds
+from nanobench.micro.queue_load import greedy, ids
 from nanobench.options import Device, Models, NewTokens, Out, Repeats, Rows
 from nanoinfer import LLM
-from nanoinfer.devices import choose_device
 from nanoinfer.model.weights import model_config
 from nanoinfer.parallel.group import Group
 
@@ -42,15 +41,6 @@ class Ranked(Record):
     rows: int
     tokens_per_s: Spread  # of a whole `generate()`
     step_s: Spread  # median gap between two tokens of a row, in each run
-
-
-class Held(Record):
-    """What the first rank's device holds."""
-
-    model: str
-    ranks: int
-    weights_bytes: int
-    warm_up_s: float
 
 
 Kind = Literal["nccl", "one-shot", "two-shot", "norm alone", "nccl and norm", "in one kernel"]
@@ -74,7 +64,7 @@ class RanksReport(ResultsFile):
     prompt_tokens: int
     new_tokens: int
     reduces: tuple[Reduced, ...] = ()
-    held: tuple[Held, ...] = ()
+    held: Older = ()
     cases: tuple[Ranked, ...] = ()
 
 
@@ -89,28 +79,22 @@ def measure(
     repeats: Repeats = 3,
 ) -> RanksReport:
     """Measure every model with one rank and with several, by turns; write the file after each model."""
-    where, report, reduces = choose_device(device), None, list[Reduced]()
+    where, dtype = place(device)
     on_gpu, blocks = where.type == "cuda", 1 + max(rows) * -(-(prompt_tokens + new_tokens) // 16)
     settings: dict[str, Any] = {"max_batch": max(rows), "kv_blocks": blocks, "prefix_caching": False}
     settings |= {"device": device, "engine": "paged-graph" if on_gpu else "paged"}
+    report = RanksReport(prompt_tokens=prompt_tokens, new_tokens=new_tokens, **stamp(where, dtype))
     if on_gpu:
-        reduces = measure_reduces(tensor_parallel, model_config(model[-1]).n_embd, rows, torch.bfloat16)
+        width = model_config(model[-1]).n_embd
+        report = report.fill(out, reduces=measure_reduces(tensor_parallel, width, rows, torch.bfloat16))
     for name in model:
         with ExitStack() as stack:
-            held, llms = list[Held](), dict[int, LLM]()
-            for count in (1, tensor_parallel):
-                llms[count] = llm = stack.enter_context(LLM(name, tensor_parallel=count, **settings))
-                took = seconds(llm.warm_up, where)
-                weights = sum(each.nbytes for each in llm.model.parameters())
-                held.append(Held(model=name, ranks=count, weights_bytes=weights, warm_up_s=took))
-                say(f"{name}, {count} ranks: {weights / 1e6:,.0f} MB of weights, warm_up {took:.1f} s")
-            report = report or RanksReport(
-                prompt_tokens=prompt_tokens, new_tokens=new_tokens, reduces=tuple(reduces),
-                **stamp(where, llms[1].model.dtype),
-            )  # fmt: skip
-            cases = [case for count in rows for case in _cases(name, llms, count, prompt_tokens, new_tokens, repeats)]
-        report = report.add(out, held=(*report.held, *held), cases=(*report.cases, *cases))
-    assert report
+            counts = (1, tensor_parallel)
+            llms = {count: stack.enter_context(LLM(name, tensor_parallel=count, **settings)) for count in counts}
+            for llm in llms.values():
+                llm.warm_up()
+            cases = (case for count in rows for case in _cases(name, llms, count, prompt_tokens, new_tokens, repeats))
+            report = report.fill(out, cases=cases)
     return report
 
 
@@ -125,23 +109,12 @@ def _runs(llm: LLM, rows: int, prompt: int, new: int) -> Iterator[tuple[float, f
         yield rate, float(torch.tensor([gap for one in done for gap in one.metrics.itl_s]).median())
 
 
-def _cases(name: str, llms: dict[int, LLM], rows: int, prompt: int, new: int, repeats: int) -> list[Ranked]:
+def _cases(name: str, llms: dict[int, LLM], rows: int, prompt: int, new: int, repeats: int) -> Iterator[Ranked]:
     """So many rows on each number of ranks, by turns; all have the same prompts in a turn."""
     arms = {count: partial(next, _runs(llm, rows, prompt, new)) for count, llm in llms.items()}
-    found = by_turns(arms, repeats)
-    cases = [
-        Ranked(model=name, ranks=count, rows=rows, tokens_per_s=Spread.of([rate for rate, _ in both]),
-               step_s=Spread.of([step for _, step in both]))
-        for count, both in found.items()
-    ]  # fmt: skip
-    first = cases[0]
-    for case in cases:
-        gain = case.tokens_per_s.median / first.tokens_per_s.median
-        say(
-            f"{name} {rows:3} rows on {case.ranks}: {case.tokens_per_s.median:9,.0f} tok/s, {gain:.2f} times one;"
-            f" a step {1e6 * case.step_s.median:,.0f} us ({first.step_s.median / case.step_s.median:.2f} times as fast)"
-        )
-    return cases
+    for count, both in by_turns(arms, repeats).items():
+        rates, steps = (Spread.of(each) for each in zip(*both, strict=True))
+        yield Ranked(model=name, ranks=count, rows=rows, tokens_per_s=rates, step_s=steps)
 
 
 CALLS, REPEATS = 32, 15
@@ -156,10 +129,7 @@ def measure_reduces(ranks: int, width: int, rows: Sequence[int], dtype: torch.dt
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "reduces.json"
         mp.spawn(_rank, (ranks, store.port, width, list(rows), dtype, path), ranks)
-        found = [Reduced(**each) for each in json.loads(path.read_text())]
-    for each in found:
-        say(f"{each.rows:4} rows of {each.width}, {each.kind:13}: {1e6 * each.seconds.median:5.1f} us")
-    return found
+        return [Reduced(**each) for each in json.loads(path.read_text())]
 
 
 def _rank(rank: int, ranks: int, port: int, width: int, rows: list[int], dtype: torch.dtype, path: Path) -> None:

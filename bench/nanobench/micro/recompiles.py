@@ -43,7 +43,7 @@ class RecompileReport(ResultsFile):
     engine: str
     rows: int
     longest: int  # tokens of the longest sequence
-    runs: tuple[Compiled, ...]
+    runs: tuple[Compiled, ...] = ()
 
 
 def measure(
@@ -54,13 +54,10 @@ def measure(
 ) -> None:
     """Count, print, write; exit code 1 where the long run compiled something. ValueError without a CUDA GPU."""
     where = cuda(device, "Triton compiles for GPUs: on a CPU there is nothing to count")
-    runs = count(LLM(model, engine=engine, device=str(where), dtype=choose_dtype(None, where), max_batch=ROWS))
-    for run in runs:
-        listed = ", ".join(f"{name} {n}" for name, n in run.kernels.items()) or "nothing"
-        print(f"{run.what}, {run.decode_steps} steps: compiled {listed} ({run.seconds:.1f} s)")
-    longest = PROMPT + STEPS + 1
-    RecompileReport(model=model, engine=engine, rows=ROWS, longest=longest, runs=runs, **stamp(where)).save(out)
-    raise typer.Exit(1 if runs[-1].kernels else 0)
+    llm = LLM(model, engine=engine, device=str(where), dtype=choose_dtype(None, where), max_batch=ROWS)
+    report = RecompileReport(model=model, engine=engine, rows=ROWS, longest=PROMPT + STEPS + 1, **stamp(where))
+    report = report.fill(out, runs=count(llm))
+    raise typer.Exit(1 if report.runs[-1].kernels else 0)
 
 
 def count(llm: LLM, rows: int = ROWS, steps: int = STEPS) -> tuple[Compiled, Compiled]:

@@ -70,11 +70,9 @@ def measure(
         report = ReplicasReport(model=model, engine=engine, dtype=llm.facts.dtype, rows=ROWS, **stamp(where))
         for count in requests:
             arms = {n: partial(next, _rates(n, llm, count)) for n, llm in llms.items()}
-            rates = by_turns(arms, repeats)
-            found = [Replicated(replicas=n, requests=count, tokens_per_s=Spread.of(each)) for n, each in rates.items()]
-            one, several = (each.tokens_per_s.median for each in found)
-            say(f"{count} requests: {several / one:.3f} times one engine")
-            report = report.add(out, cases=(*report.cases, *found))
+            rates = by_turns(arms, repeats).items()
+            found = (Replicated(replicas=n, requests=count, tokens_per_s=Spread.of(each)) for n, each in rates)
+            report = report.fill(out, cases=found)
     return report
 
 

@@ -23,7 +23,7 @@ import typer
 from nanobench.core.machine import place, stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.core.timing import by_turns
-from nanobench.micro.queue_load import ids, made, say
+from nanobench.micro.queue_load import ids, made
 from nanobench.options import Device, Models, NewTokens, Out, Repeats, Rows
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
@@ -39,6 +39,8 @@ SEED = 7
 
 class Forced(Record):
     """One case: a whole `generate()` with drafts, and one without, by turns."""
+
+    SHOWN = ("gain", "formula", "step_cost")
 
     model: str
     rows: int
@@ -105,8 +107,7 @@ def measure(
         weights = load_model(name, where, dtype, seed=0)
         with torch.inference_mode():
             weights.wte.weight.mul_(CLEAR)
-        cases = tuple(_cases(name, weights, sorted(rows), alpha, drafts, new_tokens, repeats))
-        report = report.add(out, cases=report.cases + cases)
+        report = report.fill(out, cases=_cases(name, weights, sorted(rows), alpha, drafts, new_tokens, repeats))
 
 
 def _cases(
@@ -121,9 +122,7 @@ def _cases(
                 core.begin_with(CoinDrafter(drafted.max_batch, drafted.max_len, most, model.device))
                 drafted.warm_up()
                 for count in rows:
-                    for case in _arms(name, plain, drafted, count, alphas, new, repeats):
-                        say(line(case))
-                        yield case
+                    yield from _arms(name, plain, drafted, count, alphas, new, repeats)
 
 
 def _arms(
@@ -174,14 +173,3 @@ def share_of_same(texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]
     """Share of the tokens that are the same in the same place of both."""
     pairs = [pair for text, other in zip(texts, others, strict=True) for pair in zip(text, other, strict=True)]
     return sum(one == other for one, other in pairs) / len(pairs)
-
-
-def line(case: Forced) -> str:
-    """A case in a line."""
-    how = "adaptive, at most " if case.adaptive else ""
-    return (
-        f"{case.model} {case.rows:3} rows, alpha {case.alpha:.2f}, {how}{case.draft_tokens} drafts:"
-        f" {case.drafted.median:9,.0f} tok/s, {case.gain:.2f} times {case.plain.median:,.0f};"
-        f" {case.tokens_a_step:.2f} tokens a step ({case.formula:.2f} by the formula) at {case.step_cost:.2f} of its"
-        f" time; accepted {case.accepted_share:.2f}, same tokens {case.same_share:.3f}"
-    )

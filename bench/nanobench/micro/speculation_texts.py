@@ -2,8 +2,8 @@
 
 Prompts are the model's own: an opening and what it sampled behind that, by a row's seed. Greedy text of a small model
 soon repeats itself; so where each row goes on behind its own greedy text, what comes now stands in the prompt already.
-Peers draft by prompt lookup as well, greedily, and are held against their own plain decoding. So are we: each system
-takes turns with itself alone.
+transformers drafts by prompt lookup as well, greedily and for one row, and is held against its own plain decoding. So
+are we: each system takes turns with itself alone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ import typer
 from nanobench.core.machine import place, stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.core.timing import by_turns
-from nanobench.micro.queue_load import say
 from nanobench.micro.speculation import Ran, run, share_of_same
 from nanobench.options import Device, Models, NewTokens, Out, Repeats, Rows
 from nanobench.systems.base import Limits, Missing, System
 from nanobench.systems.transformers import Transformers
-from nanobench.systems.vllm import VLLM
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -38,11 +36,12 @@ from nanoinfer.speculate.pays import Pays
 
 OPENING, SAMPLED = "Once upon a time", 64  # tokens behind it, so that no two rows tell the same story
 TEMPERATURE = 0.8
-NGRAM = 3  # tokens that vLLM looks up at most, as we do; transformers' own choice is 2
 
 
 class Drafted(Record):
     """One case: a whole `generate()` with drafts, and one without, by turns."""
+
+    SHOWN = ("gain",)
 
     model: str
     system: str  # nanoinfer, transformers or vllm
@@ -54,7 +53,7 @@ class Drafted(Record):
     plain: Spread  # tokens a second, of the same system
     drafted: Spread
     accepted_share: float | None  # of the drafts that were brought; None where a peer does not say
-    tokens_a_step: float  # of a row; a peer's with the prompt's step, which may have drafts there
+    tokens_a_step: float | None  # of a row
     same_share: float  # of the tokens, that are those of the plain run
 
     @property
@@ -84,11 +83,10 @@ class Arm(NamedTuple):
     plain: Runs
     drafted: Runs
     engine: DraftEngine | None = None  # ours
-    peer: System | None = None  # with drafts; greedy alone
-    most_rows: int | None = None
 
     def enters(self, temperature: float, rows: int) -> bool:
-        return (self.peer is None or not temperature) and rows <= (self.most_rows or rows)
+        """Whether it does this case: the peer drafts greedily, and for one row."""
+        return self.engine is not None or (not temperature and rows == 1)
 
 
 def measure(
@@ -102,7 +100,7 @@ def measure(
     draft_tokens: Annotated[int, typer.Option(min=1, max=64, help="Of a row in a step at most.")] = 4,
     new_tokens: NewTokens = 256,
     repeats: Repeats = 5,
-    peers: Annotated[bool, typer.Option(help="transformers and vLLM too, where they are installed.")] = True,
+    peers: Annotated[bool, typer.Option(help="transformers too, where it is installed.")] = True,
 ) -> None:  # fmt: skip
     """Measure every case; write after each model. Rows bring fewer drafts, or none, where that is faster."""
     where, dtype = place(device)
@@ -116,9 +114,12 @@ def measure(
         with ExitStack() as stack:
             plain, arms = _ours(stack, weights, limits, speculate, draft_tokens)
             if peers:
-                arms += _peers(weights, limits, draft_tokens, missing)
-            cases = tuple(_cases(name, plain, arms, sorted(rows), draft_tokens, new_tokens, repeats))
-        report = report.add(out, cases=report.cases + cases, missing=tuple(missing))
+                try:
+                    arms.append(_peer(weights, limits, draft_tokens))
+                except Missing as error:
+                    missing.append(f"transformers: {error}")
+            report = report.add(out, missing=tuple(missing))
+            report = report.fill(out, cases=_cases(name, plain, arms, sorted(rows), draft_tokens, new_tokens, repeats))
 
 
 def _ours(
@@ -139,30 +140,12 @@ def _ours(
     ]
 
 
-def _peers(model: GPT2, limits: Limits, most: int, missing: list[str]) -> list[Arm]:
-    """Those that are installed here; of the others, why they are not measured goes to `missing`."""
-    config = {"method": "ngram", "num_speculative_tokens": most, "prompt_lookup_max": NGRAM, "prompt_lookup_min": 1}
-
-    def transformers() -> tuple[System, System]:
-        plain = Transformers("transformers", model, limits)
-        drafted = copy(plain)  # the same model
-        drafted.options = plain.options | {"prompt_lookup_num_tokens": most}
-        return plain, drafted
-
-    def vllm() -> tuple[System, System]:
-        return VLLM(model, limits), VLLM(model, limits, speculative_config=config)
-
-    arms = []
-    for name, make, most_rows in (("transformers", transformers, 1), ("vllm", vllm, None)):
-        try:
-            plain, drafted = make()
-        except Exception as error:  # a peer that fails here keeps nobody else from being measured
-            missing.append(f"{name}: {str(error) if isinstance(error, Missing) else repr(error)[:300]}")
-            say(missing[-1])
-        else:
-            turns = partial(_run_peer, plain), partial(_run_peer, drafted)
-            arms.append(Arm(name, "lookup", *turns, peer=drafted, most_rows=most_rows))
-    return arms
+def _peer(model: GPT2, limits: Limits, most: int) -> Arm:
+    """transformers, with drafts from the prompt and without. Missing where it is not installed."""
+    plain = Transformers("transformers", model, limits)
+    drafted = copy(plain)  # the same model
+    drafted.options = plain.options | {"prompt_lookup_num_tokens": most}
+    return Arm("transformers", "lookup", partial(_run_peer, plain), partial(_run_peer, drafted))
 
 
 def _run_peer(system: System, prompts: list[list[int]], params: list[SamplingParams]) -> Ran:
@@ -196,25 +179,12 @@ def _cases(
             if arm.engine:
                 arm.engine.adaptive = Pays()  # another text's is wrong here
             runs = by_turns({"plain": partial(arm.plain, *asked), "drafted": partial(arm.drafted, *asked)}, repeats)
-            steps = arm.peer and 1 + len(arm.peer.step_times(torch.tensor(prompts[:count]), new))
             both = zip(runs["plain"], runs["drafted"], strict=True)
-            case = Drafted(
+            yield Drafted(
                 model=name, system=arm.system, drafts=arm.drafts, draft_tokens=most, text=cast(Any, text),
                 temperature=temperature, rows=count,
                 **{which: Spread.of([ran.tokens_per_s for ran in each]) for which, each in runs.items()},
                 accepted_share=median(ran.accepted_share for ran in runs["drafted"]) if arm.engine else None,
-                tokens_a_step=new / steps if steps else median(ran.tokens_a_step for ran in runs["drafted"]),
+                tokens_a_step=median(ran.tokens_a_step for ran in runs["drafted"]) if arm.engine else None,
                 same_share=median(share_of_same(a.texts, b.texts) for a, b in both),
             )  # fmt: skip
-            say(line(case))
-            yield case
-
-
-def line(case: Drafted) -> str:
-    """A case in a line."""
-    accepted = "" if case.accepted_share is None else f"accepted {case.accepted_share:.2f}, "
-    return (
-        f"{case.model} {case.text:9} at {case.temperature:.1f}, {case.rows:2} rows, {case.system} {case.drafts}:"
-        f" {case.drafted.median:9,.0f} tok/s, {case.gain:.2f} times {case.plain.median:,.0f};"
-        f" {case.tokens_a_step:.2f} tokens a step, {accepted}same tokens {case.same_share:.3f}"
-    )

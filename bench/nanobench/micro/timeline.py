@@ -86,7 +86,7 @@ class Timeline(ResultsFile):
     model: str
     batch: int
     context: int  # tokens of each row when the steps began, about
-    steps: tuple[StepTimeline, ...]
+    steps: tuple[StepTimeline, ...] = ()
 
 
 def measure(
@@ -103,18 +103,11 @@ def measure(
         if name not in ENGINES:
             raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {name!r}")
     where, dtype = place(device)
-    weights, steps = load_model(model, where, dtype, seed=0), []
+    weights = load_model(model, where, dtype, seed=0)
     if where.type == "cpu":
         print("no GPU: the time line has the host's operators, and no kernels below them")
-    for engine in chosen:
-        steps.append(step := _of_engine(weights, engine, batch, context))
-        kernels = f", {step.count('launch')} launches, {len(step.kernels)} kernels" if where.type == "cuda" else ""
-        print(f"{engine:12} {step.duration_us:8.0f} us profiled, {step.unprofiled_us:8.0f} us alone{kernels}")
-    record = Timeline(
-        seed=0, model=model, batch=batch, context=context, steps=tuple(steps), **stamp(where, dtype)
-    )  # fmt: skip
-    record.save(out)
-    return record
+    report = Timeline(seed=0, model=model, batch=batch, context=context, **stamp(where, dtype))
+    return report.fill(out, steps=(_of_engine(weights, engine, batch, context) for engine in chosen))
 
 
 def _of_engine(model: GPT2, engine: str, batch: int, context: int) -> StepTimeline:

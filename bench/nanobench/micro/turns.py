@@ -30,7 +30,14 @@ class Turned(Record):
     case: str
     before: float
     after: float
-    ratios: list[float]
+    ratios: tuple[float, ...]
+
+    SHOWN = ("ratio",)
+
+    @property
+    def ratio(self) -> float:
+        """The median of the turns'."""
+        return median(self.ratios)
 
 
 class TurnsReport(ResultsFile):
@@ -38,7 +45,7 @@ class TurnsReport(ResultsFile):
 
     kind: Literal["turns"] = "turns"
     turns: int
-    rows: list[Turned]
+    rows: tuple[Turned, ...] = ()
 
 
 class Checkout:
@@ -71,16 +78,16 @@ def measure(
     out: Out = Path("my-bench/turns.json"),
 ) -> None:
     """Print and save, for each case, both medians and the median of the turns' ratios, after over before."""
-    pair, rows = (Checkout(before), Checkout(after)), []
-    for each in case:
-        for checkout in pair:
-            checkout.tokens_per_s(each)  # not counted: it compiles and captures
-        found: list[tuple[float, float]] = []
-        for turn in range(repeats):
-            one, other = (checkout.tokens_per_s(each) for checkout in (pair if turn % 2 else pair[::-1]))
-            found.append((one, other) if turn % 2 else (other, one))
-        ratios = sorted(new / old for old, new in found)
-        old, new = (median(column) for column in zip(*found, strict=True))
-        print(f"{each:24} {old:10,.0f} {new:10,.0f} tok/s   {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")
-        rows.append(Turned(case=each, before=old, after=new, ratios=ratios))
-    TurnsReport(turns=repeats, rows=rows, **stamp(choose_device(None))).save(out)
+    pair = Checkout(before), Checkout(after)
+    rows = (_turned(each, pair, repeats) for each in case)
+    TurnsReport(turns=repeats, **stamp(choose_device(None))).fill(out, rows=rows)
+
+
+def _turned(case: str, pair: tuple[Checkout, Checkout], repeats: int) -> Turned:
+    """By turns, each checkout first in every other one. The first, which compiles and captures, is not counted."""
+    found: list[tuple[float, float]] = []
+    for turn in range(-1, repeats):
+        one, other = (checkout.tokens_per_s(case) for checkout in (pair if turn % 2 else pair[::-1]))
+        found.append((one, other) if turn % 2 else (other, one))
+    old, new = (median(column) for column in zip(*found[1:], strict=True))
+    return Turned(case=case, before=old, after=new, ratios=tuple(sorted(new / old for old, new in found[1:])))

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanobench.core.records import Case, Report, Result, Spread
-from nanobench.report.intervals import TOLERANCE, Verdict, common, interval, verdict
+from nanobench.core.records import Case, Report, Spread
+from nanobench.report.intervals import TOLERANCE, Over, common, interval, over
 from nanobench.report.values import decode, engines_of, models_of, prompts_of, significant
 
 
@@ -123,60 +123,16 @@ def _alone(a: Report, b: Report) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """An engine against the first one, on both machines."""
+def comparisons(a: Report, b: Report) -> list[tuple[Over, Over]]:
+    """Each engine over the first, in each case that both have: there, in a, and here, in b.
 
-    engine: str
-    batch: int
-    here: float
-    there: float
-    verdicts: tuple[Verdict, Verdict]
-
-    @property
-    def holds(self) -> bool:
-        """Whether the same engine is the faster one on both."""
-        return self.verdicts[0] == self.verdicts[1]
-
-    def __str__(self) -> str:
-        there, here = self.verdicts
-        outcome = "holds here" if self.holds else f"does not hold here: {there} there, {here} here"
-        ratios = f"{significant(self.there):>6}  {significant(self.here):>6}"
-        return f"B={self.batch:<4} {self.engine:28} {ratios}  {outcome}"
-
-
-def comparisons(a: Report, b: Report) -> list[Comparison]:
-    """Each engine over the first, at each batch that both have: `there` in a, `here` in b."""
+    Where each report has one model and one prompt length, these may differ.
+    """
     base = engines_of(a.results)[0]
-    pairs = common(a, b) or _alike(a, b)
-    bases = {_shape(first): (first, second) for first, second in pairs if first.case.engine == base}
-    found = []
-    for pair in pairs:
-        case = pair[0].case
-        if case.engine != base and (below := bases.get(_shape(pair[0]))) is not None:
-            (there, verdict_there), (here, verdict_here) = map(_ratio, pair, below)
-            found.append(Comparison(case.engine, case.batch, here, there, (verdict_there, verdict_here)))
-    return found
-
-
-def _shape(result: Result) -> tuple[str, int, int]:
-    return result.case.model, result.case.batch, result.case.prompt_tokens
-
-
-def _ratio(top: Result, bottom: Result) -> tuple[float, Verdict]:
-    """Decode speed of one case over another's."""
-    assert top.tokens_per_s
-    assert bottom.tokens_per_s
-    return top.tokens_per_s / bottom.tokens_per_s, verdict(*interval(top, bottom, "tok/s"))
-
-
-def _alike(a: Report, b: Report) -> list[tuple[Result, Result]]:
-    """Pairs of the same engine and batch, where each report has one model and one prompt length."""
-    if any(len(models_of(r)) > 1 or len(prompts_of(r.results)) > 1 for r in (a, b)):
-        return []
-    of = {(r.case.engine, r.case.batch): r for r in b.results if r.status == "ok"}
-    keys = [(r, (r.case.engine, r.case.batch)) for r in a.results if r.status == "ok"]
-    return [(r, of[key]) for r, key in keys if key in of]
+    several = any(len(models_of(r)) > 1 or len(prompts_of(r.results)) > 1 for r in (a, b))
+    keys = ("model", "prompt_tokens", "batch", "engine") if several or common(a, b) else ("batch", "engine")
+    there, here = ({tuple(getattr(one.case, key) for key in keys): one for one in over(r, base)} for r in (a, b))
+    return [(one, here[key]) for key, one in there.items() if key in here]
 
 
 def _compare_machines(a: Report, b: Report) -> int:
@@ -197,8 +153,11 @@ def _compare_machines(a: Report, b: Report) -> int:
         if x != y:
             print(f"note: {what} {', '.join(map(str, x))} there, {', '.join(map(str, y))} here")
     print(f"{'':34} {'there':>6}  {'here':>6}")
-    for comparison in found:
-        print(comparison)
-    hold = sum(comparison.holds for comparison in found)
+    for there, here in found:
+        same = there.verdict == here.verdict
+        told = "holds here" if same else f"does not hold here: {there.verdict} there, {here.verdict} here"
+        ratios = f"{significant(there.ratio):>6}  {significant(here.ratio):>6}"
+        print(f"B={there.case.batch:<4} {there.case.engine:28} {ratios}  {told}")
+    hold = sum(there.verdict == here.verdict for there, here in found)
     print(f"{hold} of {len(found)} results hold here")
     return 0 if hold == len(found) else 1

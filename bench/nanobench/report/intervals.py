@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from nanobench.core.records import Report, Result, Spread
-from nanobench.report.values import batches_of, engine_label, engines_of, factor, models_of, prompts_of, significant
+from nanobench.core.records import Case, Report, Result, Spread
+from nanobench.report.values import engine_label, engines_of, factor, significant
 
 DRAWS = 2000
 TOLERANCE = 0.03
@@ -60,6 +60,36 @@ def common(a: Report, b: Report) -> list[tuple[Result, Result]]:
     return [(r, of[r.case]) for r in a.results if r.status == "ok" and r.case in of]
 
 
+class Over(NamedTuple):
+    """An engine's decode speed over another's, in one case."""
+
+    case: Case
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict(self.low, self.high)
+
+
+def over(report: Report, base: str) -> list[Over]:
+    """Every case over that of `base` of the same model, prompt and batch, engines in the book's order."""
+    known = sorted((r for r in report.results if r.status == "ok"), key=_shape)
+    bases = {_shape(r): r for r in known if r.case.engine == base}
+    found = []
+    for engine in engines_of(known):
+        for top in (r for r in known if r.case.engine == engine != base and _shape(r) in bases):
+            bottom = bases[_shape(top)]
+            ratio = (top.tokens_per_s or 0) / (bottom.tokens_per_s or 1)
+            found.append(Over(top.case, ratio, *interval(top, bottom, "tok/s")))
+    return sorted(found, key=lambda one: (one.case.model, one.case.prompt_tokens, one.case.batch))
+
+
+def _shape(result: Result) -> tuple[str, int, int]:
+    return result.case.model, result.case.prompt_tokens, result.case.batch
+
+
 VERDICTS = {"faster": "faster than", "slower": "slower than", "even": "even with"}
 
 
@@ -68,22 +98,12 @@ def ratios(report: Report, base: str | None = None) -> Iterator[str]:
 
     ValueError where the file has no results of it.
     """
-    known = [r for r in report.results if r.status == "ok"]
-    base = base or next(iter(engines_of(known)), "")
-    if not any(r.case.engine == base for r in known):
-        named = ", ".join(engines_of(known)) or "none: no case was measured"
-        raise ValueError(f"engine must be one of the file's, {named}, not {base!r}")
-    for model in models_of(report):
-        for prompt in prompts_of(report.find(model=model)):
-            here = [r for r in known if (r.case.model, r.case.prompt_tokens) == (model, prompt)]
-            for batch in batches_of(here):
-                of = {r.case.engine: r for r in here if r.case.batch == batch}
-                for engine in engines_of(of.values()):
-                    if engine == base or base not in of:
-                        continue
-                    top, bottom = of[engine], of[base]
-                    low, high = interval(top, bottom, "tok/s")
-                    ratio = (top.tokens_per_s or 0) / (bottom.tokens_per_s or 1)
-                    between = f"{significant(ratio):>6} [{significant(low)}, {significant(high)}]"
-                    case = f"{model} B={batch:<4} prompt {prompt:<4} {engine_label(engine):30}"
-                    yield f"{case} {between:24} {VERDICTS[verdict(low, high)]} {engine_label(base)}"
+    named = engines_of(r for r in report.results if r.status == "ok")
+    base = base or next(iter(named), "")
+    if base not in named:
+        which = ", ".join(named) or "none: no case was measured"
+        raise ValueError(f"engine must be one of the file's, {which}, not {base!r}")
+    for one in over(report, base):
+        between = f"{significant(one.ratio):>6} [{significant(one.low)}, {significant(one.high)}]"
+        case = f"{one.case.model} B={one.case.batch:<4} prompt {one.case.prompt_tokens:<4}"
+        yield f"{case} {engine_label(one.case.engine):30} {between:24} {VERDICTS[one.verdict]} {engine_label(base)}"

@@ -16,9 +16,8 @@ from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.micro.timeline import Timeline
-from nanobench.report.figures.attention import kernels, masks, reads
-from nanobench.report.figures.bandwidth import bandwidth_share
-from nanobench.report.figures.latency import context, itl
+from nanobench.report.figures.attention import kernels, masks
+from nanobench.report.figures.context import context
 from nanobench.report.figures.load import load as rates
 from nanobench.report.figures.prefill import prefill
 from nanobench.report.figures.style import Drawing, write
@@ -30,7 +29,7 @@ from nanoinfer.config import ENGINES, RECIPES
 
 BOOK = Path("figures/bench")  # where the book's figures of measurements are
 DRAWN: dict[Any, tuple[Callable[[Any, str], Drawing | None], ...]] = {  # what knows no engines
-    KernelReport: (kernels,), GraphsReport: (prefill,), LoadReport: (rates,), AttentionReport: (masks, reads),
+    KernelReport: (kernels,), GraphsReport: (prefill,), LoadReport: (rates,), AttentionReport: (masks,),
 }  # fmt: skip
 
 
@@ -68,7 +67,7 @@ def _of_report(found: Report, name: str, newest: str | None, mine: Report | None
         if mine is not None:
             made += [throughput(*what, mine)] if len(lengths) == 1 and mine.find(model=model) else []
         elif lengths:
-            made += [draw(*what) for draw in ((context,) if len(lengths) > 1 else (throughput, bandwidth_share, itl))]
+            made.append((context if len(lengths) > 1 else throughput)(*what))
     return _noted(made, notes)
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark asks of a system: tokens for prompts, from given weights, and the times of single steps."""
+"""What the benchmark asks of a system: tokens for prompts, from given weights."""
 
 from __future__ import annotations
 
@@ -31,6 +31,3 @@ class System(Protocol):
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
         """Greedy tokens, `new_tokens` a row, of prompts (B, T) int64 on the host. Returns when they are on the host."""
-
-    def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
-        """Seconds between one token and the next, of a run of its own."""

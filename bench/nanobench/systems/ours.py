@@ -16,15 +16,13 @@ import torch
 from torch import Tensor
 
 from nanobench.systems.base import Limits
-from nanoinfer import LLM, Completion, SamplingParams
+from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.capacity import batched_tokens
 from nanoinfer.engine.mixed import MixedEngine
-from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.requests import Metrics
 from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
@@ -49,15 +47,8 @@ class Ours:
         return self.llm.stats
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
-        return [list(c.token_ids) for c in self._generate(prompts, new_tokens)]
-
-    def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
-        return list(self._generate(prompts, new_tokens)[0].metrics.itl_s)
-
-    def _generate(self, prompts: Tensor, new_tokens: int) -> list[Completion]:
-        return self.llm.generate(
-            prompts.tolist(), SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
-        )
+        params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
+        return [list(c.token_ids) for c in self.llm.generate(prompts.tolist(), params)]
 
 
 Decode = Callable[..., Tensor]
@@ -89,19 +80,12 @@ class FixedDense:
         return f"torch.compile made no CUDA graph of {skips} compiled steps" if skips else ""
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
-        return [s.token_ids for s in self._run(prompts, new_tokens)]
-
-    def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
-        return list(Metrics.of(self._run(prompts, new_tokens)[0]).itl_s)
-
-    def _run(self, prompts: Tensor, new_tokens: int) -> list[Queued]:
-        """The sequences of a whole generation, in the order of the prompts."""
         params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
         requests = self._maker.requests(prompts.tolist(), params)
         engine, done = self._engine_for(len(prompts)), list[Any]()
         for settled in engine.generate(requests):
             done += [s for s in settled if s.finish_reason]
-        return sorted(done, key=lambda s: s.request.index)
+        return [s.token_ids for s in sorted(done, key=lambda s: s.request.index)]
 
     def _engine_for(self, batch: int) -> FixedReads:
         """An engine with exactly `batch` rows."""

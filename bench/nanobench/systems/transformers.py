@@ -6,7 +6,6 @@ not part of a timed run; the benchmark has torch forget compiled code where the 
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
@@ -45,30 +44,9 @@ class Transformers:
                 target.copy_(value[: len(target)])  # our head is padded, theirs is not
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
-        rows: list[list[int]] = self._generate(prompts, new_tokens)[:, prompts.shape[1] :].tolist()
-        return rows
-
-    def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
-        clock = Clock()
-        self._generate(prompts, new_tokens, streamer=clock)
-        return [after - before for before, after in zip(clock.times[1:], clock.times[2:], strict=False)]
-
-    def _generate(self, prompts: Tensor, new_tokens: int, **more: Any) -> Tensor:
         ids = prompts.to(self.device)
         fixed = {"do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
         with torch.inference_mode():
-            tokens: Tensor = self.model.generate(ids, max_new_tokens=new_tokens, **fixed, **self.options, **more)
-        return tokens
-
-
-class Clock:
-    """A streamer that notes when each step's tokens reach the host; the first call brings the prompts."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def put(self, tokens: Tensor) -> None:
-        self.times.append(time.perf_counter())
-
-    def end(self) -> None:
-        """Nothing to flush."""
+            tokens: Tensor = self.model.generate(ids, max_new_tokens=new_tokens, **fixed, **self.options)
+        rows: list[list[int]] = tokens[:, prompts.shape[1] :].tolist()
+        return rows

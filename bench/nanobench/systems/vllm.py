@@ -8,11 +8,9 @@ in this one, and both show. Greedy tokens need no top-k: vLLM is told not to ask
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,7 @@ class VLLM:
             from vllm import LLM, SamplingParams, __version__
         except ImportError:
             raise Missing("vllm is not installed: pip install 'nanoinfer[vllm]'") from None
-        self.name, self._params, self._ids = "vllm", SamplingParams, itertools.count()
+        self.name, self._params = "vllm", SamplingParams
         backend = options.get("attention_config", {}).get("backend")
         self.note = f"vLLM {__version__}" + (f", attention {backend}" if backend else "")
         self._folder = tempfile.TemporaryDirectory(prefix="nanoinfer-vllm-")  # gone with this object
@@ -59,27 +57,11 @@ class VLLM:
         )
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
-        outputs = self.llm.generate(_listed(prompts), self._greedy(new_tokens), use_tqdm=False)
+        asked = [{"prompt_token_ids": row} for row in prompts.tolist()]
+        # Parameters are made anew each time: vLLM writes into them.
+        greedy = self._params(temperature=0.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
+        outputs = self.llm.generate(asked, greedy, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]  # in the order of the prompts
-
-    def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
-        engine, first = self.llm.llm_engine, f"step {next(self._ids)}"
-        for at, prompt in enumerate(_listed(prompts)):
-            engine.add_request(first if at == 0 else f"step {next(self._ids)}", prompt, self._greedy(new_tokens))
-        times: list[float] = []
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                if output.request_id == first and len(output.outputs[0].token_ids) > len(times):
-                    times.append(time.perf_counter())
-        return [after - before for before, after in itertools.pairwise(times)]
-
-    def _greedy(self, new_tokens: int) -> Any:
-        """Fresh each time: vLLM writes into them."""
-        return self._params(temperature=0.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
-
-
-def _listed(prompts: Tensor) -> list[dict[str, list[int]]]:
-    return [{"prompt_token_ids": row} for row in prompts.tolist()]
 
 
 def share_of_memory(model: GPT2, limits: Limits) -> float:

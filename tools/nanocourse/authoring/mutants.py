@@ -1,5 +1,7 @@
 """Every one-token mutant of a function: another operator, constant, index or argument order, or a deleted line.
 
+Left out are three changes that make no mistake of a right function: see `_equal`.
+
 A mutant is named by the statement that it changes, as the statement then reads, so its name survives edits elsewhere.
 """
 
@@ -21,6 +23,7 @@ COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,), ast.Is: (ast.IsNot,),
     ast.IsNot: (ast.Is,),
 }  # fmt: skip
+SYMMETRIC = {"min", "max", ".minimum", ".maximum", ".transpose"}
 LINES = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.For, ast.While, ast.Break, ast.Assert)
 
 
@@ -37,9 +40,10 @@ def mutants(source: str) -> list[Mutant]:
     tree = ast.parse(source)
     drop_inert(tree)
     original = ast.unparse(tree)
+    equal = {id(node) for one in ast.walk(tree) for node in _equal(one)}
     found: dict[str, Mutant] = {}
     for at, node in enumerate(ast.walk(tree)):
-        for change in _changes(node):
+        for change in () if id(node) in equal else _changes(node):
             mutated = copy.deepcopy(tree)
             clone = next(other for n, other in enumerate(ast.walk(mutated)) if n == at)
             name = _name(mutated, clone, change)
@@ -75,6 +79,20 @@ def _changes(node: ast.AST) -> Iterator[Change]:
     body = getattr(node, "body", None)
     if isinstance(body, list):
         yield from (_drop(at) for at, line in enumerate(body) if isinstance(line, LINES))
+
+
+def _equal(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes that may be changed: calls with arguments in any order, tuples that are sets, and `strict` of a zip."""
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        yield node.value
+    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In):
+        yield from (one for one in node.comparators if isinstance(one, ast.Tuple))
+    elif isinstance(node, ast.Call):
+        called = f".{node.func.attr}" if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        if called in SYMMETRIC:
+            yield node
+        if called == ".fromkeys":
+            yield node.args[0]
 
 
 def _constants(value: object) -> tuple[object, ...]:

@@ -28,13 +28,15 @@ def answer_source(exercise: Exercise, answer: Wrong | Right) -> str:
 
 def _changed(source: str, changes: Sequence[str]) -> str:
     """A function with one text after another replaced, or with another body."""
-    if len(changes) == 1:
-        docstring = ast.parse(source).body[0].body[0]  # type: ignore[attr-defined]
-        return "\n".join([*source.splitlines()[: docstring.end_lineno], changes[0], ""])
     for old, new in zip(changes[::2], changes[1::2], strict=True):
-        if source.count(old) != 1:
-            raise ValueError(f"{old!r} stands {source.count(old)} times in the reference")
-        source = source.replace(old, new)
+        if not old:
+            docstring = ast.parse(source).body[0].body[0]  # type: ignore[attr-defined]
+            return "\n".join([*source.splitlines()[: docstring.end_lineno], new, ""])
+        begin, _, end = old.partition("…")
+        if source.count(begin) != 1:
+            raise ValueError(f"{begin!r} stands {source.count(begin)} times in the reference")
+        before, _, rest = source.partition(begin)
+        source = before + new + rest[rest.index(end) + len(end) :]
     return source
 
 

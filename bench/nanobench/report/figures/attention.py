@@ -1,4 +1,4 @@
-"""What a mask costs: which kernel SDPA runs and for how long, and a decode step that reads a whole cache or a part.
+"""What a mask costs: which kernel SDPA runs and for how long.
 
 And the paged kernel alone: time and share of the copy bandwidth over the context, a batch size a column.
 """
@@ -28,7 +28,7 @@ from nanobench.report.figures.style import (
     written_out,
 )
 from nanobench.report.figures.throughput import plain_log
-from nanobench.report.values import factor, seconds, share, significant
+from nanobench.report.values import seconds, share, significant
 
 KERNELS = {
     "CUDNN_ATTENTION": "cuDNN", "FLASH_ATTENTION": "FlashAttention", "EFFICIENT_ATTENTION": "efficient",
@@ -71,39 +71,6 @@ def masks(report: AttentionReport, stem: str) -> Drawing:
     rows = tuple((b.shape, MASKS[b.mask], _kernel(b), seconds(b.seconds.median)) for b in report.backends)
     alt = f"{title}: " + "; ".join(f"{row[0]}, {row[1]}: {row[3]} by {row[2]}" for row in rows) + "."
     return Drawing(f"{stem}-masks", title, alt, ("shape", "mask", "kernel", "time"), rows, draw)
-
-
-def reads(report: AttentionReport, stem: str) -> Drawing:
-    """A decode step at three contexts, where all slots are read and where a multiple is."""
-    batches = sorted({r.batch for r in report.read_lengths})
-
-    def draw() -> Figure:
-        figure, (axes,) = sheet(3.3, 1, len(batches), sharey=True)
-        for ax, batch in zip(axes, batches, strict=True):
-            found = sorted((r for r in report.read_lengths if r.batch == batch), key=lambda r: r.context)
-            x = [r.context for r in found]
-            whole, part = ([1e3 * getattr(r, of).median for r in found] for of in ("read_all_s", "read_multiple_s"))
-            ax.plot(x, whole, marker="s", color=GREYS[0], label="all 1024 positions read")
-            ax.plot(x, part, marker="^", color=ACCENT, linewidth=2.2, label="up to a multiple of 128")
-            ax.set_title(f"B = {batch}")
-            ax.set_xlabel("tokens of context")
-            ax.set_xlim(-60, 1130)
-            ax.set_xticks((0, 500, 1000))
-        axes[0].set_ylim(0, 1.12 * axes[0].get_ylim()[1])
-        axes[0].set_ylabel("ms a decode step")
-        what = f"gpt2, random weights, eager, dense cache of 1024 slots, {report.dtype}, medians of 7"
-        margins = {"left": 0.08, "top": 0.79, "bottom": 0.29, "wspace": 0.1}
-        return finish(figure, f"{what}\n{origin(report)}", margins, keys_of(axes[0]))
-
-    title = f"How far the dense cache reads, gpt2 on {report.machine.device}"
-    rows = tuple(
-        (str(r.batch), str(r.context), seconds(r.read_all_s.median), seconds(r.read_multiple_s.median),
-         factor(r.read_all_s.median / r.read_multiple_s.median))
-        for r in report.read_lengths
-    )  # fmt: skip
-    parts = [f"batch {row[0]}, context {row[1]}: {row[2]} for all, {row[3]} for a multiple of 128" for row in rows]
-    header = ("B", "context", "all read", "a multiple of 128", "gain")
-    return Drawing(f"{stem}-reads", title, f"{title}: {'; '.join(parts)}.", header, rows, draw)
 
 
 def _kernel(b: Backend) -> str:

@@ -77,14 +77,16 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
         _limit(axes[0, 0], results)
         plain_log(axes[0, 0])
         figure.align_ylabels(axes[:, 0])
-        batch_axis(axes[-1, 0], batches_of([*results, *(mine.find(model=model) if mine else [])]))
+        written_out(axes[-1, 0], batches_of([*results, *(mine.find(model=model) if mine else [])]))
+        axes[-1, 0].set_xlabel("batch size B")
         note = provenance(report, model)
         if len(panels) > 2:
             note = f"memory: beside the weights; caches, activations, and what is held for graphs\n{note}"
         if mine is not None:
             note = f"{yours}\n{note}"
         seen = _seen(results, newest)
-        margins(figure, note, 0.34 if seen else 0.14)
+        top, bottom = 1 - (0.34 if seen else 0.14) / height, (0.64 + 0.17 * len(note.splitlines())) / height
+        figure.subplots_adjust(left=0.14, right=0.985 - NAMES, top=top, bottom=bottom, hspace=0.12)
         name_lines(axes[0, 0])
         figure.text(0.01, 1 - 0.2 / height, seen, fontsize=11.5, color=TEXT, va="center")
         corner(figure, note)
@@ -120,12 +122,6 @@ def lines(
             if spread:
                 bar = {"color": color, "linewidth": 1, "zorder": 3, "label": "_spread"}
                 ax.plot([batch, batch], [spread.p10, spread.p90], **bar)
-
-
-def batch_axis(ax: Axes, batches: Sequence[int]) -> None:
-    """Batch sizes on a logarithmic axis, every one of them written out."""
-    written_out(ax, batches)
-    ax.set_xlabel("batch size B")
 
 
 def plain_log(ax: Axes) -> None:
@@ -185,13 +181,6 @@ def _seen(results: Sequence[Result], newest: str | None) -> str:
     return f"{engine_label(best)}: {ratio} {engine_label(peer)} at B = {first}{more}"
 
 
-def margins(figure: Figure, note: str, top: float = 0.14) -> None:
-    """Room for the lines' names on the right, for the note in the corner, and inches of it at the top."""
-    height = figure.get_figheight()
-    bottom = (0.64 + 0.17 * len(note.splitlines())) / height
-    figure.subplots_adjust(left=0.14, right=0.985 - NAMES, top=1 - top / height, bottom=bottom, hspace=0.12)
-
-
 def name_lines(ax: Axes) -> None:
     """Each line's name beside its last point, and a thin line to it where names would stand on each other."""
     ends = [(line, *_last(line)) for line in ax.get_lines() if not str(line.get_label()).startswith("_")]
@@ -220,19 +209,14 @@ def _last(line: Line2D) -> tuple[float, float]:
     return [(x, y) for x, y in points if not math.isnan(y)][-1]
 
 
-def point(value: float | None) -> Spread | None:
-    """A quantity that was measured once."""
-    return None if value is None else Spread(median=value, p10=value, p90=value, samples=())
-
-
 def _ttft_ms(result: Result) -> Spread | None:
     t = result.ttft_s
     return t and Spread(median=t.median * 1e3, p10=t.p10 * 1e3, p90=t.p90 * 1e3, samples=())
 
 
 def _gigabytes(result: Result) -> Spread | None:
-    used = case_bytes(result)
-    return point(used / 1e9) if used else None
+    used = (case_bytes(result) or 0) / 1e9
+    return Spread(median=used, p10=used, p90=used, samples=()) if used else None
 
 
 def _rows(results: Sequence[Result]) -> list[tuple[str, ...]]:

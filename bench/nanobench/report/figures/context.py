@@ -1,4 +1,4 @@
-"""Inter-token latency as the distribution of single steps; and the time of a token against the context's length."""
+"""The time of a token against the context's length."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from nanobench.core.records import Report, Result
 from nanobench.report.figures.style import (
     GROUND,
-    MUTED,
-    TEXT,
     Drawing,
     counted,
     finish,
@@ -36,71 +31,7 @@ from nanobench.report.values import (
     step_seconds,
 )
 
-ITL_BATCHES = (1, 8, 64, 256)
 CONTEXT_BATCHES = (1, 8, 64)
-
-
-def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Drawing | None:
-    """p10 to p90 as a bar, p50 and p99 as marks, by engine, at some batch sizes."""
-    quantiles = {
-        r.case: (r.itl_s.p10, r.itl_s.median, r.itl_s.p90, r.itl_p99_s)
-        for r in report.find(model=model) if r.itl_s and r.itl_p99_s
-    }  # fmt: skip
-    results = [r for r in report.find(model=model) if r.case in quantiles]
-    names = engines_of(results)
-    batches = [b for b in batches_of(results) if b in ITL_BATCHES] or batches_of(results)[:4]
-    if not results:
-        return None
-
-    def draw() -> Figure:
-        rows = -(-len(batches) // 2)
-        note = provenance(report, model) + "\nsingle steps, in one run of their own"
-        more = 0.17 * (len(note.splitlines()) - 3)  # inches, where the note is longer than usual
-        height = rows * (0.34 * len(names) + 0.75) + 1.35 + more
-        figure, axes = sheet(height, rows, min(2, len(batches)), sharey=True)
-        styles = looks(names, newest)
-        for ax, batch in zip(axes.flat, batches, strict=False):
-            for r in (r for r in results if r.case.batch == batch):
-                y, color = names.index(r.case.engine), styles[r.case.engine]["color"]
-                p10, p50, p90, p99 = (1e3 * t for t in quantiles[r.case])
-                ax.plot([p90, p99], [y, y], color=color, linewidth=1.4)
-                ax.barh(y, p90 - p10, left=p10, height=0.5, color=color, linewidth=0)
-                ax.plot(p50, y, "|", color=TEXT, markersize=15, markeredgewidth=2)
-                ax.plot(p99, y, "D", color=color, markersize=4.5, clip_on=False)
-            for r in report.find(model=model, batch=batch):
-                if r.status != "ok" and r.case.engine in names:
-                    ax.text(0, names.index(r.case.engine), f"  {r.status}", va="center", color=MUTED)
-            ax.set_title(f"B = {batch}")
-            ax.set_xlim(left=0)
-            ax.xaxis.set_major_locator(MaxNLocator(4))
-            ax.grid(axis="y", visible=False)
-            ax.set_yticks(range(len(names)), [engine_label(name, report.machine.kind) for name in names])
-            ax.set_ylim(len(names) - 0.4, -0.6)
-        for ax in axes.flat[len(batches) :]:
-            ax.set_visible(False)
-        for ax in axes.flat[max(0, len(batches) - axes.shape[1]) : len(batches)]:
-            ax.set_xlabel("ms between two tokens of a row")
-        marks = [
-            Patch(color=MUTED, label="10% to 90% of the steps"),
-            Line2D([], [], color=TEXT, marker="|", linestyle="", markersize=13, markeredgewidth=2, label="median"),
-            Line2D([], [], color=MUTED, marker="D", markersize=4.5, label="up to 99%"),
-        ]
-        margins = {"left": 0.315, "top": 1 - 0.75 / height, "bottom": (1.12 + more) / height, "wspace": 0.12}
-        margins["hspace"] = 0.75 / (0.34 * len(names))  # of a panel's height: what an axis and a title need
-        return finish(figure, note, margins, marks, at=0.02)
-
-    rows = [
-        (name, str(case.batch), *map(seconds, times))
-        for name in names for case, times in quantiles.items() if case.engine == name
-    ]  # fmt: skip
-    title = f"Inter-token latency, {model_label(model)} on {report.machine.device}"
-    header = ("engine", "B", "p10", "p50", "p90", "p99")
-    alt = f"{title}: bars from the 10% to the 90% quantile of single steps, a mark at the median, a line to p99."
-    for batch in batches:
-        at = [(case.engine, times) for case, times in quantiles.items() if case.batch == batch]
-        medians = "; ".join(f"{engine_label(engine)} {seconds(p50)}" for engine, (_, p50, *_) in at)
-        alt += f" Medians at batch {batch}: {medians}."
-    return Drawing(f"{stem}-itl", title, alt, header, tuple(rows), draw, gaps(report, model))
 
 
 def context(report: Report, stem: str, model: str, newest: str | None = None) -> Drawing | None:
