@@ -8,7 +8,6 @@ others are killed; that ends the first rank's collectives too.
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 LOOK = 0.25  # seconds from one look at the step that runs to the next
 STEP = 30.0  # seconds that a step may take, or a capture
 GRACE = 0.5  # seconds that a death has to be noticed, where others fail because of it
+PATIENCE = 5.0  # seconds that a process has to end
 HERE = "here"
 CHILD = "nanoinfer.parallel.follower"
 
@@ -142,11 +142,9 @@ class Rank:
             with suppress(OSError):  # it has ended already
                 link.send(None)
         for process in self.processes:
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            how(process, PATIENCE)
+            process.kill()  # nothing, if it has ended
+            process.wait()
 
     def _end(self, cause: BaseException) -> None:
         """All end, for this cause, unless they have already."""

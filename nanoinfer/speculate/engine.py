@@ -58,9 +58,9 @@ class Drafts(Mixed):
     drafts: list[Ints[int]]
     context: int  # tokens of the longest text, drafts included
 
-    def numbers(self, rows: int, columns: int) -> Tensor:
+    def pack(self, layout: Any, dummy: int) -> Tensor:
         """What `verify_step` reads, (rows, columns) int64 on the host: ends, drafts, and padding."""
-        work = array("q")
+        (rows, columns), work = layout, array("q")
         for end, drafts in zip(self.ends, self.drafts, strict=True):
             work.append(end)
             work.extend(drafts)
@@ -227,8 +227,7 @@ class DraftEngine(DeviceScores, ChoosingEngine):
             self.stats.replayed_steps += 1
             self.stats.replayed_rows += key.rows
             self.stats.padding_rows += key.rows - live
-        packed = prefill.numbers(key.rows, key.columns)
-        work.copy_(packed.pin_memory() if work.is_cuda else packed, non_blocking=True)
+        self.bring(prefill, key[:2], work)
         run()
         return lines[:live]
 
