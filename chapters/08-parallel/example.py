@@ -154,7 +154,8 @@ class Heard:
 
 def orders() -> None:
     """What the first rank tells the others of two rows with two tokens to come."""
-    heard, net = Heard(), model()
+    heard: Any = Heard()
+    net = model()
     kv = CapturedDense(net.config, 2, 64, run.CPU, torch.float64)
     scoring = PenaltySampler(2, net.config.vocab_size, run.CPU, SAMPLERS.filtered)
     core = RankEngine(net, kv, 2, rank=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
