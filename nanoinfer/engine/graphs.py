@@ -46,7 +46,7 @@ class Key(NamedTuple):
 
     rows: int
     columns: int  # 1 is decode; else the columns of a rectangle, or, in pages, the tokens of all rows
-    longest: int  # how much of a context a decode step reads: the cache's bucket
+    longest: int  # of a decode step, how much of a context it reads: the cache's bucket; of a prefill, its columns
     sampler: Sampler
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class CapturedStep(NamedTuple):
     """A recording; for a prefill, what it reads, to be written before each replay, and what it leaves."""
 
     graph: Replayable
-    packed: Tensor  # (layout.numbers,) int64; empty for decode
+    packed: Tensor  # (sum(layout.sizes),) int64; empty for decode
     tokens: Tensor  # (rows,) int64
 
 

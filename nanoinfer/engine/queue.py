@@ -56,7 +56,7 @@ class Queued(Sequence):
     ended: bool = False
     began: float = 0.0  # when it got a row, the first time
     computed: int = 0  # tokens that had been fed when it was preempted
-    awaited: int = 0  # and tokens that it has once all steps of before have been settled
+    awaited: int = 0  # how many tokens it will have once those that were on their way then have arrived
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -68,7 +68,7 @@ class Pays:
         self.times: defaultdict[int, Times] = defaultdict(Times)  # by about how many sequences decode
         self.noted: deque[float] = deque()  # where the last step was noted
         self.left = 0  # steps of a trial that are still to come
-        self.looks = 0
+        self.looks = 0  # plain steps after which a look might have been taken
 
     def most(self, s: Drafting, limit: int) -> int:
         """How many drafts a sequence is to bring."""
@@ -89,11 +89,12 @@ class Pays:
             return False
         by_share, cost = tokens(limit), times.cost
         expected = [by_share[int(100 * s.share)] for s in sequences]
-        if (min(expected) if alone else fmean(expected)) > GAIN * cost:
+        pays = (min(expected) if alone else fmean(expected)) > GAIN * cost
+        if not pays and times.rested >= max(SOONEST, TRIAL * (cost - 1) / LOSS):
+            self.left = TRIAL
+        if pays or self.left:
             times.rested = 0
-        elif times.rested >= max(SOONEST, TRIAL * (cost - 1) / LOSS):
-            times.rested, self.left = 0, TRIAL
-        return not times.rested
+        return pays or self.left > 0
 
     def note_step(self, rows: int, seconds: float, drafted: bool) -> None:
         """A step of so many decoding sequences took so long."""
