@@ -58,13 +58,17 @@ class LLM:
         kind: type[LLM] = cls if replicas == 1 else import_module("nanoinfer.remote.llm").RemoteLLM
         return super().__new__(kind)
 
-    def __init__(self, model: str | Path | GPT2 | None = None, *, revision: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str | Path | GPT2 | None = None, *, revision: str | None = None, rank: Rank | None = None,
+        **settings: Any,
+    ) -> None:  # fmt: skip
         config = EngineConfig(**settings)
 
         import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
 
         from nanoinfer.devices import choose_device
         from nanoinfer.model.gpt2 import GPT2
+        from nanoinfer.parallel.meeting import lead
 
         if not isinstance(model, str | Path | GPT2 | None):
             raise ValueError(f"model must be a name, a path, a GPT2 or None, not {model!r:.80}")
@@ -74,7 +78,9 @@ class LLM:
         self.config = self._resolved(config, device)
         self._torch = torch
         model = DEFAULT_MODEL if model is None else model
-        self.rank = rank = self._join(model, revision, device) if config.tensor_parallel > 1 else None
+        if config.tensor_parallel > 1 and not rank:
+            rank = lead(self, LLM, vars(self.config), model, revision, device)
+        self.rank = rank
         try:
             self._make(model, revision, rank.device if rank else device)
         except BaseException:
@@ -106,12 +112,13 @@ class LLM:
         from nanoinfer.make import make_engine
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
+        from nanoinfer.parallel.sharded import PartOf
         from nanoinfer.text.prompts import context_of
         from nanoinfer.threads import Threads
 
         config, rank, name = self.config, self.rank, "GPT2" if isinstance(model, GPT2) else str(model)
         if not isinstance(model, GPT2):
-            load = rank.part.load if rank else load_model
+            load = PartOf(rank.group).load if rank else load_model
             model = load(model, device, choose_dtype(config.dtype, device), seed=config.seed, revision=revision)
         self.model, shape, max_len = model, model.config, context_of(model.config, config.max_len)
         self.core = core = make_engine(config, model, max_len, rank)
@@ -128,7 +135,8 @@ class LLM:
             threads = Threads(rank.threads(config.threads) if rank else config.threads)
             self.loop = EngineLoop(core, threads.step)
         if rank:
-            rank.begin(self.loop)
+            rank.least(0)  # all is made on the other ranks, too
+            rank.on_failure = self.loop.fail
 
     def _know(self, facts: Facts, check: Callable[[Request], None]) -> None:
         """Hold what was made, and make requests by it. check: ValueError for a request that can never run."""
@@ -138,12 +146,6 @@ class LLM:
         self.facts, self.engine, self.max_batch, self.max_len = facts, facts.engine, facts.max_batch, facts.max_len
         self.tokenizer, seeds, self._check = gpt2_tokenizer(), random.Random(self.config.seed), check
         self._maker = SampleMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
-
-    def _join(self, model: Any, revision: str | None, device: torch.device) -> Rank:
-        """Be the first of several ranks, and start the others."""
-        from nanoinfer.parallel.rank import lead
-
-        return lead(self, LLM, vars(self.config), model, revision, device)
 
     def generate(self, prompts: Prompts, params: Params = None) -> list[Completion]:
         """Continue one prompt or several; a list in the order of the prompts, also for a single one.

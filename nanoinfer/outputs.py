@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from nanoinfer.engine.queue import Queued as Row
 
 
-def completion(row: Row, tokenizer: Tokenizer) -> Completion:
-    """What came of a finished row."""
-    return RowReader(row, tokenizer).completion()
-
-
 def _of_prompt(row: Row) -> tuple[Logprobs | None, ...] | None:
     prompt = _records(row.prompt_logprobs, row.request.params.prompt_logprobs)
     return prompt if prompt is None else (None, *prompt)

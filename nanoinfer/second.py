@@ -10,7 +10,7 @@ from typing import Any
 
 from nanoinfer import first
 from nanoinfer.chapters import ENGINES
-from nanoinfer.outputs import completion
+from nanoinfer.outputs import RowReader
 from nanoinfer.requests import Completion
 from nanoinfer.text.samples import SampleMaker
 
@@ -37,4 +37,4 @@ class LLM(first.LLM):
         return sorted(super().generate(prompts, params), key=attrgetter("index", "sample"))
 
     def completion(self, s: Any) -> Completion:
-        return completion(s, self.tokenizer)
+        return RowReader(s, self.tokenizer).completion()

@@ -27,7 +27,7 @@ from nanoinfer.model.config import PRESETS
 from nanoinfer.parallel.batch import open_job, request_maker
 from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.leader import RankEngine
-from nanoinfer.parallel.ranks import Ranks
+from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.replicas import ReplicaLoop
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
@@ -41,7 +41,7 @@ one_gpu, readers = measured.one_gpu, measured.readers
 A = torch.tensor([[1, 0, 2, -1], [0, 1, 1, 3], [2, -1, 0, 1], [1, 2, -2, 0]])
 B = torch.tensor([[1, 2, 0, 1], [0, 1, -1, 2], [3, 0, 1, 0], [1, 1, 2, -1]])
 X = torch.tensor([1, 2, -1, 3])
-ALONE: dict[str, Any] = {"agree": bool, "recorder": None, "max_rows": 0, "lag": 0, "budget": 64}  # of an engine
+ALONE: dict[str, Any] = {"recorder": None, "max_rows": 0, "lag": 0, "budget": 64}  # of an engine
 
 
 def cells(numbers: Sequence[float]) -> str:
@@ -154,10 +154,11 @@ class Heard:
 
 def orders() -> None:
     """What the first rank tells the others of two rows with two tokens to come."""
-    heard, net = Heard(), model()
+    heard: Any = Heard()
+    net = model()
     kv = CapturedDense(net.config, 2, 64, run.CPU, torch.float64)
     scoring = PenaltySampler(2, net.config.vocab_size, run.CPU, SAMPLERS.filtered)
-    core = RankEngine(net, kv, 2, ranks=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
+    core = RankEngine(net, kv, 2, rank=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
     params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
     for request in LLM(net, engine="dense").requests(["The fox", "Once upon a time"], params):
         core.submit(request)
@@ -224,8 +225,9 @@ def _captures(group: Any) -> tuple[list[int], list[int]]:
     part = PartOf(group)
     model = part.load("small", run.CPU, torch.float32)
     kv = CapturedDense(model.config, 4, 32, run.CPU, torch.float32)
-    settings = ALONE | {"agree": lambda ok: group.least(ok) == 1, "recorder": Refuses(2 * group.rank), "max_rows": 4}
-    engine = RankEngine(model, kv, 4, ranks=Ranks([]), **settings)
+    rank = Rank([])
+    rank.group = group
+    engine = RankEngine(model, kv, 4, rank=rank, **ALONE | {"recorder": Refuses(2 * group.rank), "max_rows": 4})
     engine.shapes = []  # of prefills
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

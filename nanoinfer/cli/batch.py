@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 from nanoinfer.cli.errors import Refused, Stopped
@@ -81,7 +82,8 @@ def batch(
                 with needing("batch --workers", "ray"):
                     from nanoinfer.parallel.ray_batch import run_on_ray
 
-                    run_on_ray(LLM, job, missing, model.model, model.settings, workers, on_done)
+                    make, gpus = partial(LLM, model.model, **model.settings), model.settings.get("tensor_parallel", 1)
+                    run_on_ray(job, missing, make, gpus, workers, on_done)
             elif missing:
                 with here.load() as llm:
                     run_here(job, missing, llm, on_done)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
@@ -26,16 +26,24 @@ SCORING = 3  # which of `AllSamplers` serves rows with penalties or logprobs
 
 
 class ScoringModel:
-    """A model for one step that looks at prompts too: `scores` are the logprobs of the tokens that are wanted.
+    """While it is entered, the engine's model, and looks at prompts too: `scores` are the logprobs of what is wanted.
 
     wanted: for each chunk of the step, the tokens that follow its own, or none. counts: how many tokens each chunk has.
     """
 
-    def __init__(self, model: GPT2, wanted: list[tuple[int, ...]], counts: Iterable[int]) -> None:
-        starts = accumulate(counts, initial=0)
+    def __init__(self, engine: Any, wanted: list[tuple[int, ...]], counts: Iterable[int]) -> None:
+        self.engine, starts = engine, accumulate(counts, initial=0)
+        self.model: GPT2 = engine.model
         at = [place for start, ids in zip(starts, wanted, strict=False) for place in range(start, start + len(ids))]
-        self.model, next_ids = model, [token for ids in wanted for token in ids]
-        self.scored_at, self.next_ids = upload([at, next_ids], torch.int64, model.device)  # (S,) each
+        next_ids = [token for ids in wanted for token in ids]
+        self.scored_at, self.next_ids = upload([at, next_ids], torch.int64, self.model.device)  # (S,) each
+
+    def __enter__(self) -> ScoringModel:
+        self.engine.model = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.model = self.model
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
@@ -47,17 +55,6 @@ class ScoringModel:
         hidden = self.model.hidden(batch, attend)  # (N, C)
         self.scores = prompt_logprobs(self.model, hidden[self.scored_at], self.next_ids)
         return hidden
-
-
-@contextmanager
-def scoring(engine: Any, *asked: Any) -> Iterator[ScoringModel]:
-    """Meanwhile the engine's model is a `ScoringModel`."""
-    model = engine.model
-    engine.model = ScoringModel(model, *asked)
-    try:
-        yield engine.model
-    finally:
-        engine.model = model
 
 
 def joined(tokens: list[int], own: Any, scores: Any, wanted: list[tuple[int, ...]]) -> list[Token]:
@@ -74,7 +71,7 @@ class PlainScores(QueueEngine):
 
     def run(self, work: list[Work]) -> list[Any]:
         wanted, self.own = [s.following(start, count) for s, start, count in work], None
-        asked = scoring(self, wanted, [count for *_, count in work]) if any(wanted) else nullcontext()
+        asked = ScoringModel(self, wanted, [count for *_, count in work]) if any(wanted) else nullcontext()
         with asked as model:
             tokens = super().run(work)
         scores = model.scores.tolist() if model else None
@@ -148,9 +145,10 @@ class DeviceScores(MixedEngine):
         if not any(prefill.wanted):
             return super().prefill(prefill, sampler)
         self.eager("logprobs of a prompt")
-        with scoring(self, prefill.wanted, [1] * len(prefill.going) + [len(each.token_ids) for each in prefill.chunks]):
+        counts = [1] * len(prefill.going) + [len(each.token_ids) for each in prefill.chunks]
+        with ScoringModel(self, prefill.wanted, counts) as model:
             tokens = DeviceEngine.prefill(self, prefill, sampler)
-            self.scores = self.model.scores  # type: ignore[assignment]
+        self.scores = model.scores
         return tokens
 
     def fetch(self, step: Any) -> Any:

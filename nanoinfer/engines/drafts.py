@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine import cpu_sampling
-from nanoinfer.engine.samplers import SAMPLERS, Samplers
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.engine.stats import Stats
 from nanoinfer.engines.kernels import KernelMaker
 from nanoinfer.model.gpt2 import GPT2
@@ -54,11 +54,6 @@ class DraftMaker(KernelMaker):
 
     def recording(self) -> dict[str, Any]:
         return super().recording() if self.graphs else {"recorder": None, "max_rows": 0, "lag": 0}
-
-    def plain_samplers(self) -> Samplers:
-        samplers = super().plain_samplers()
-        on_cpu = not (self.on_gpu or self.graphs)
-        return cpu_sampling.SAMPLERS if on_cpu else samplers
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()

@@ -8,6 +8,7 @@ from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.none import NoCache
 from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
+from nanoinfer.engine import cpu_sampling
 from nanoinfer.engine.graphs import CudaRecorder
 from nanoinfer.engine.late import LAG
 from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
@@ -81,7 +82,7 @@ class QueueMaker:
     def plain_samplers(self) -> Samplers:
         """Return chapter 4's samplers. With its kernels, the model has them from now on, too."""
         if not (self.graphs and self.kernels):
-            return SAMPLERS
+            return SAMPLERS if self.on_gpu or self.graphs else cpu_sampling.SAMPLERS
         self.model, samplers = with_kernels(self.model)
         return samplers
 

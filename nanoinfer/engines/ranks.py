@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, cast
 
 from nanoinfer.engines.drafts import DraftMaker
-from nanoinfer.parallel.joined import joined_samplers
+from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.sharded import ReducedOps
@@ -22,7 +22,7 @@ class RankMaker(DraftMaker):
         super().__init__(*args, **settings)
         self.rank = rank
         if rank:
-            self.keep_state(partial(RankEngine, ranks=rank, agree=rank.agree), "ranks")
+            self.keep_state(partial(RankEngine, rank=rank), "ranks")
 
     def samplers(self) -> Any:
         if not self.rank:
@@ -30,4 +30,4 @@ class RankMaker(DraftMaker):
         base, model = self.plain_samplers(), cast(Any, self.model)
         if self.graphs and self.kernels:
             model.ops = ReducedOps(model.ops, self.rank.group)
-        return joined_samplers(model, base, self.max_batch)
+        return JoinedSamplers(model, base).samplers(self.max_batch)

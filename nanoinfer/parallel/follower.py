@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any
 
 from nanoinfer.parallel.processes import Raised
-from nanoinfer.parallel.ranks import HERE, Start
+from nanoinfer.parallel.rank import HERE, Rank, Start
 
 
 def main(connection: Connection) -> None:
@@ -46,7 +46,7 @@ def follow(orders: SimpleQueue[Any], first: Connection) -> None:
     import torch.distributed as dist
 
     from nanoinfer.devices import choose_device
-    from nanoinfer.parallel.rank import HOST, Rank, join
+    from nanoinfer.parallel.meeting import HOST, join
 
     first.send(HERE)
     settings = start.settings
@@ -54,11 +54,7 @@ def follow(orders: SimpleQueue[Any], first: Connection) -> None:
     join(rank := Rank([]), store, start.rank, settings["tensor_parallel"], choose_device(settings.get("device")))
     torch.set_num_threads(rank.threads(settings.get("threads")))
 
-    class OneOfSeveral(start.kind):  # type: ignore[name-defined, misc]
-        def _join(self, *_: Any) -> Rank:
-            return rank
-
-    llm = OneOfSeveral(start.model, revision=start.revision, **settings)
+    llm = start.kind(start.model, revision=start.revision, rank=rank, **settings)
     with torch.inference_mode():
         while True:
             name, *told = orders.get()

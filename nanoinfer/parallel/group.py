@@ -52,9 +52,7 @@ class Group:
     def least(self, number: int) -> int:
         """The smallest of the ranks' numbers. The host waits."""
         numbers = torch.tensor([number])
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MIN
-        self._host.allreduce([numbers], options).wait()
+        self._host.allreduce([numbers], dist.ReduceOp.MIN).wait()
         return int(numbers)
 
     def make_inbox(self, width: int, dtype: torch.dtype, device: torch.device) -> None:

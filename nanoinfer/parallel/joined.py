@@ -6,8 +6,6 @@ id. Filters, penalties and logprobs look at all ids, so the ranks gather their l
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -26,8 +24,10 @@ class JoinedSamplers:
         self.model, self.base = model, base
         self._ids = torch.arange(model.width, device=model.device) + model.ids.start  # (width,) of the whole model
 
-    def samplers(self) -> Samplers:
-        return Samplers(self.greedy, self.unfiltered, self.filtered)
+    def samplers(self, max_batch: int) -> AllSamplers:
+        """What a single device would use."""
+        scoring = JoinedPenaltySampler(self.model, max_batch, self.base)
+        return AllSamplers(self.greedy, self.unfiltered, self.filtered, scoring)
 
     def greedy(self, logits: Tensor, rows: BatchState) -> Tensor:
         return self._join(logits.float())
@@ -55,14 +55,9 @@ class JoinedSamplers:
 class JoinedPenaltySampler(PenaltySampler):
     """A `PenaltySampler` that looks at all ids' logits."""
 
-    def __init__(self, max_batch: int, model: ShardedGPT2, base: Samplers) -> None:
+    def __init__(self, model: ShardedGPT2, max_batch: int, base: Samplers) -> None:
         super().__init__(max_batch, model.config.vocab_size, model.device, base.filtered)
         self._model = model
 
     def __call__(self, logits: Tensor, rows: BatchState) -> Tensor:
         return super().__call__(self._model.gathered(logits), rows)
-
-
-def joined_samplers(model: Any, base: Samplers, max_batch: int) -> AllSamplers:
-    """What a single device would use, for logits that a `ShardedGPT2` cuts by vocabulary."""
-    return AllSamplers(*JoinedSamplers(model, base).samplers(), JoinedPenaltySampler(max_batch, model, base))

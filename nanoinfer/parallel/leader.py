@@ -16,41 +16,41 @@ from nanoinfer.engine.device import Launch
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graphs import GraphEngine, Key, Replayable
 from nanoinfer.engine.scores import DeviceScores
-from nanoinfer.parallel.ranks import Ranks
+from nanoinfer.parallel.rank import Rank
 
 
 class RankEngine(DeviceScores, GraphEngine):
     """An engine whose device is one of several. A step that fails on one ends all of them: they are no longer alike.
 
-    ranks: those that do what this one does. Only the first rank has any; on all others, `launch` alone is called.
-    agree: whether something is so on all ranks, from whether it is so here. A step that one rank replays and another
-    runs eagerly would meet in collectives of different sizes, so a capture counts only if it succeeds everywhere.
+    rank: which tells those that do what this one does. On all but the first, `launch` alone is called. A step that one
+    rank replays and another runs eagerly would meet in collectives of different sizes, so a capture counts only if it
+    succeeds everywhere.
     """
 
-    def __init__(self, *args: Any, ranks: Ranks, agree: Callable[[bool], bool], **settings: Any) -> None:
+    def __init__(self, *args: Any, rank: Rank, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.ranks, self.agree = ranks, agree
+        self.rank = rank
 
     def step(self) -> list[Sequence]:
-        with self.ranks.watched("step"):
+        with self.rank.watched("step"):
             return super().step()
 
     def launch(self, step: Launch) -> Tensor:
-        self.ranks.tell("core.launch", step)
+        self.rank.tell("core.launch", step)
         try:
             return super().launch(step)
         except BaseException as error:
-            raise self.ranks.failed(error) from error
+            raise self.rank.failed(error) from error
 
     def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
-        self.ranks.check()  # tokens of a step that was aborted on a GPU arrive as well, and mean nothing
+        self.rank.check()  # tokens of a step that was aborted on a GPU arrive as well, and mean nothing
         return super().settle(work, tokens)
 
     def abandon(self, cause: BaseException | None = None) -> None:
-        with self.ranks.watched("step"):  # of those that were launched, the tokens are awaited
+        with self.rank.watched("step"):  # of those that were launched, the tokens are awaited
             super().abandon(cause)
-        if not self.ranks.cause:
-            self.ranks.tell("core.abandon")
+        if not self.rank.cause:
+            self.rank.tell("core.abandon")
 
     def alike(self) -> bool:
         """Whether all ranks hold the same rows, tokens and positions."""
@@ -62,11 +62,11 @@ class RankEngine(DeviceScores, GraphEngine):
         """A failure here is not caught: the other ranks wait in this step's collectives, so all must end."""
         assert self.recorder is not None
         self.recorder.warm(run)
-        self.agree(True)  # a sign of life: kernels may have been compiled
+        self.rank.agree(True)  # a sign of life: kernels may have been compiled
 
     def _try(self, key: Key, attempt: Callable[[], Replayable | None]) -> Replayable | None:
         made = super()._try(key, attempt)
-        if self.agree(key not in self.failed):
+        if self.rank.agree(key not in self.failed):
             return made
         if key not in self.failed:
             self.failed.add(key)

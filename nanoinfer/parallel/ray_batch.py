@@ -14,10 +14,10 @@ from nanoinfer.parallel.batch import Job, Shard
 
 
 class Worker:
-    """One engine, a `kind`, for the shards that come."""
+    """One engine for the shards that come."""
 
-    def __init__(self, kind: type[Any], job: Job, model: str | None, settings: dict[str, Any]) -> None:
-        self.job, self.llm = job, kind(model, **settings)
+    def __init__(self, job: Job, make: Callable[[], Any]) -> None:
+        self.job, self.llm = job, make()
 
     def __call__(self, shard: dict[str, int]) -> dict[str, int]:
         """Compute a shard; its row goes on with how many tokens it has."""
@@ -25,15 +25,10 @@ class Worker:
 
 
 def run_on_ray(
-    kind: type[Any],
-    job: Job,
-    shards: list[Shard],
-    model: str | None,
-    settings: dict[str, Any],
-    workers: int,
+    job: Job, shards: list[Shard], make: Callable[[], Any], gpus: int, workers: int,
     on_done: Callable[[Shard, int], None],
-) -> None:
-    """Compute these shards with as many workers, each of which makes a `kind`; a GPU each, where there are any.
+) -> None:  # fmt: skip
+    """Compute these shards with as many workers, each of which makes an LLM, on so many GPUs where there are any.
 
     on_done: as in `run_here`.
     """
@@ -43,13 +38,13 @@ def run_on_ray(
         # RAY_ADDRESS names a cluster; without it, this machine is one.
         ray.init(log_to_driver=False, logging_level=logging.WARNING)
     logging.getLogger("ray.data").setLevel(logging.WARNING)
-    gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    gpus = gpus if ray.cluster_resources().get("GPU") else 0
     work = ray.data.from_items([shard._asdict() for shard in shards], override_num_blocks=len(shards))
     done = work.map(
         Worker,
-        fn_constructor_args=(kind, job, model, settings),
+        fn_constructor_args=(job, make),
         compute=ray.data.ActorPoolStrategy(size=workers),
-        num_gpus=gpus * settings.get("tensor_parallel", 1),
+        num_gpus=gpus,
     )
     for row in done.iter_rows():
         tokens = row.pop("tokens")

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
+from itertools import takewhile
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,7 @@ class Beginnings(OrderedDict[int, None]):
 
     def share(self, names: Sequence[int]) -> float:
         """How much of a text it may know, from 0 to 1."""
-        unknown = (n for n, name in enumerate(names) if name not in self)
-        return next(unknown, len(names)) / max(1, len(names))
+        return sum(1 for _ in takewhile(self.__contains__, names)) / max(1, len(names))
 
     def note(self, names: Sequence[int]) -> None:
         for name in names:
@@ -81,8 +81,9 @@ class ReplicaLoop:
                     rows += loop.submit([request], mailbox, asked, every_token)
                     break
                 except RuntimeError:
-                    if loop in self.loops and not self._lost(loop):  # it is closed
+                    if loop.closed:
                         raise
+                    self._lost(loop)
         return rows
 
     def _choose(self, text: Sequence[int]) -> Any:
@@ -100,20 +101,17 @@ class ReplicaLoop:
             self._sent[best] += 1
             return best
 
-    def _lost(self, loop: Any) -> bool:
-        """Take an engine out that has died; whether it has."""
-        if loop.failure is None or loop.closed:
-            return False
+    def _lost(self, loop: Any) -> None:
+        """Take an engine out that has died, once."""
         with self._lock:
             if loop not in self.loops:
-                return True
+                return
             self.loops.remove(loop)
             if not self.loops:
                 self.failure = loop.failure
                 self.died.set_result(loop.failure)
         loop.link.close()  # where a step has failed the process is still there, and holds memory
         warnings.warn(f"an engine has died, {len(self.loops)} are left: {loop.failure}", RuntimeWarning, stacklevel=2)
-        return True
 
     def _go_on_elsewhere(self, loop: Any, rows: list[Any]) -> list[Any]:
         """Rows of an engine that has died: those that go nowhere, in the thread that has heard of it."""

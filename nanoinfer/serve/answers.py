@@ -28,13 +28,10 @@ class Answer:
         self._tail = b'],"usage":null}\n\n' if asked.include_usage else b"]}\n\n"
         self._places: dict[int, Place] = {}  # of the choices that have begun
 
-    def whole(self, completions: Sequence[Completion]) -> bytes:
+    def whole(self, completions: Sequence[Completion], usage: dict[str, int]) -> bytes:
         """Return the one JSON object."""
         choices = [self._choice(one, one.prompt_token_ids) for one in completions]
-        if self.asked.return_token_ids:
-            for choice, one in zip(choices, completions, strict=True):
-                choice["prompt_token_ids"] = one.prompt_token_ids
-        return _json({**self._first, "choices": choices, "usage": usage(completions)})
+        return _json({**self._first, "choices": choices, "usage": usage})
 
     def event(self, piece: Piece, prompt: Sequence[int]) -> bytes:
         """Return the event of a piece; empty where it says nothing. prompt: the ids of its row's prompt."""
@@ -43,11 +40,11 @@ class Answer:
             return b""
         return self._head + _json(choice) + self._tail
 
-    def last_events(self, completions: Sequence[Completion]) -> bytes:
+    def last_events(self, usage: dict[str, int]) -> bytes:
         """Return what follows the last piece: the end mark, and before it the usage where that is asked for."""
         if not self.asked.include_usage:
             return DONE
-        return b"data: %s\n\n" % _json({**self._first, "choices": [], "usage": usage(completions)}) + DONE
+        return b"data: %s\n\n" % _json({**self._first, "choices": [], "usage": usage}) + DONE
 
     def _choice(self, one: Completion | Piece, prompt: Sequence[int]) -> dict[str, Any]:
         index, text, logprobs = one.index * self.asked.params.n + one.sample, one.text, None
@@ -60,14 +57,8 @@ class Answer:
         if self.asked.params.logprobs is not None:
             logprobs = place.logprobs(echoed, one.prompt_logprobs, one.token_ids, one.logprobs)
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": one.finish_reason}
-        return choice | {"token_ids": one.token_ids} if self.asked.return_token_ids else choice
-
-
-def usage(completions: Sequence[Completion]) -> dict[str, int]:
-    """Return how many tokens: each prompt once, however many samples it has."""
-    prompt = sum(len(one.prompt_token_ids) for one in completions if one.sample == 0)
-    new = sum(len(one.token_ids) for one in completions)
-    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+        ids = ("token_ids", "prompt_token_ids") if self.asked.return_token_ids else ()
+        return choice | {name: getattr(one, name) for name in ids if hasattr(one, name)}
 
 
 class Place:

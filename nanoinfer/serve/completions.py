@@ -20,9 +20,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from nanoinfer.async_llm import AsyncLLM, TokenStream
-from nanoinfer.requests import Completion
 from nanoinfer.serve.answers import Answer
-from nanoinfer.serve.errors import ApiError, Gone, bad
+from nanoinfer.serve.errors import GONE, ApiError, bad
 from nanoinfer.serve.fields import CompletionRequest, from_library, parse, read
 from nanoinfer.serve.service import Service, Ticket
 
@@ -48,7 +47,7 @@ class Completions:
                 reply.outcome = "cancelled"
                 raise
             reply.cause = reply.cause or self._cause(error, reply.name)
-            gone, refused = isinstance(reply.cause, Gone), isinstance(error, (ApiError, asyncio.CancelledError))
+            gone, refused = reply.cause is GONE, isinstance(error, (ApiError, asyncio.CancelledError))
             reply.outcome = "cancelled" if gone else "refused" if refused and not reply.stream else "failed"
             if not gone:
                 with suppress(ClientDisconnect):
@@ -59,7 +58,7 @@ class Completions:
     def _cause(self, error: BaseException, name: str) -> ApiError:
         """Return what a client is told: of the engine's errors and our own mistakes, only whose they are."""
         if isinstance(error, ClientDisconnect):
-            return Gone()
+            return GONE
         if isinstance(error, ApiError):
             return error
         if environ.get("NANOINFER_TRACEBACK"):
@@ -86,7 +85,7 @@ class Completions:
             if asked.stream:
                 await self._stream(answer, reply, stream)
             else:
-                await reply.part(answer.whole(await stream.completions()))
+                await reply.part(answer.whole(await stream.completions(), reply.usage))
         finally:
             timer.cancel()
             listener.cancel()
@@ -106,14 +105,13 @@ class Completions:
         return llm.begin(requests, asked.stream, time.perf_counter())
 
     async def _stream(self, answer: Answer, reply: Reply, stream: TokenStream) -> None:
-        done: list[Completion] = []
+        left = len(stream.rows)
         prompts = {row.request.index: row.request.prompt_token_ids for row in stream.rows}
         async for piece in stream:
             event = answer.event(piece, prompts[piece.index])
-            if piece.completion:
-                done.append(piece.completion)
-                if len(done) == len(stream.rows):
-                    return await reply.part(event + answer.last_events(done), EVENTS)
+            left -= piece.completion is not None
+            if not left:
+                return await reply.part(event + answer.last_events(reply.usage), EVENTS)
             if event:
                 await reply.part(event, EVENTS, last=False)
             if self.service.streams > 1 and not piece.finish_reason:  # tokens that come meanwhile join the next piece
@@ -126,7 +124,7 @@ class Reply(Ticket):
     def __init__(self, scope: Scope, send: Send) -> None:
         super().__init__(request_id(Headers(scope=scope)))
         self._send = send
-        self._in_parts, self._held, self._begun = scope["http_version"] != "1.0", b"", False
+        self._in_parts, self._held = scope["http_version"] != "1.0", b""
 
     async def part(self, data: bytes, headers: Mapping[str, str] = JSON, status: int = 200, last: bool = True) -> None:
         """Send a part of the answer. The first one begins it; a part that is first and last has a length."""
@@ -134,8 +132,8 @@ class Reply(Ticket):
         if not (last or self._in_parts):
             return
         self.answered = last
-        if not self._begun:
-            self._begun, self.status = True, status
+        if not self.status:
+            self.status = status
             headers = {**headers, "x-request-id": self.name}
             if last:
                 headers["content-length"] = str(len(self._held))
@@ -147,7 +145,7 @@ class Reply(Ticket):
     async def fail(self, error: ApiError) -> None:
         """Send the one end of a request that has no other: an error, or an error event and nothing after it."""
         self._held = b""
-        if self._begun:
+        if self.status:
             await self.part(b"data: " + error.body + b"\n\n")
         else:
             await self.part(error.body, {**error.headers, **JSON}, status=error.status)
@@ -156,7 +154,7 @@ class Reply(Ticket):
 async def _end_with_client(receive: Receive, ticket: Ticket) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    ticket.end(Gone())
+    ticket.end(GONE)
 
 
 def request_id(headers: Headers) -> str:

@@ -6,7 +6,6 @@ import ipaddress
 import math
 import socket
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 KEY_VARIABLE = "NANOINFER_API_KEY"
@@ -83,21 +82,22 @@ class ServeConfig:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches what listens there."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    found = address(host)
+    return found.is_loopback if found else host.lower() == "localhost"
 
 
-@lru_cache(64)
 def knows_host(header: str, listens: str) -> bool:
     """Whether a Host header names this machine by an address, or by a name that it has itself.
 
     Another name may be one that somebody else has pointed here (DNS rebinding), so that the pages under it may read us.
     """
     name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
+    return address(name) is not None or name.lower() in {"localhost", listens.lower(), socket.gethostname().lower()}
+
+
+def address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that this is, if it is one."""
     try:
-        ipaddress.ip_address(name.strip("[]"))
-        return True
+        return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return name.lower() in {"localhost", listens.lower(), socket.gethostname().lower()}
+        return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 from starlette.responses import Response
 
@@ -24,16 +23,12 @@ class ApiError(Exception):
         kind = "server_error" if status >= 500 else KINDS.get(status, "invalid_request_error")
         self.body = json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
 
-    def response(self, headers: Mapping[str, str] | None = None) -> Response:
-        """Return the whole answer, with these headers as well."""
-        return Response(self.body, self.status, {**self.headers, **(headers or {})}, "application/json")
+    def response(self) -> Response:
+        """Return the whole answer."""
+        return Response(self.body, self.status, self.headers, "application/json")
 
 
-class Gone(ApiError):
-    """The client has gone: no answer is sent."""
-
-    def __init__(self) -> None:
-        super().__init__(499, "the client has gone", code="client_gone")
+GONE = ApiError(499, "the client has gone", code="client_gone")  # why a request ends to which no answer is sent
 
 
 def unavailable(message: str, code: str, after: int = 1) -> ApiError:

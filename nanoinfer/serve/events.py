@@ -48,13 +48,11 @@ class Events:
 
     def __init__(self, tokenizer: Tokenizer | None = None) -> None:
         self._tokenizer = tokenizer
-        self._began: float | None = None
-        self._step, self._time = -1, 0.0
+        self._step, self._began, self._time = -1, 0.0, 0.0
 
     def take(self, facts: Event) -> Event:
         """Return the event of these facts: a keyframe of those that hold the whole state, or what the step did."""
-        if self._began is None:
-            self._began = facts["time"]
+        self._began = self._began or facts["time"]
         before, self._step, self._time = self._time, facts["step"], facts["time"]
         if "engine" in facts:
             self._restart(facts)
@@ -74,7 +72,6 @@ class Events:
         return event | _filled(skipped=skipped, more=_filled(rows=len(self._rows) - len(rows)))
 
     def _head(self, kind: str) -> Event:
-        assert self._began is not None
         return {"version": VERSION, "kind": kind, "step": self._step, "time": round(self._time - self._began, 6)}
 
     def _restart(self, state: Event) -> None:

@@ -20,51 +20,47 @@ from nanoinfer.serve.errors import ApiError
 LATE = "late"  # why a task is cancelled whose time is up
 
 
-class Limits:
-    """ASGI middleware. `receive` raises ApiError beyond a limit, and `send` ClientDisconnect."""
+def limited(app: ASGIApp, config: ServeConfig) -> ASGIApp:
+    """This application, whose `receive` raises ApiError beyond a limit, and `send` ClientDisconnect."""
 
-    def __init__(self, app: ASGIApp, config: ServeConfig) -> None:
-        self.app, self.config = app, config
+    def check_size(size: int) -> None:
+        if size > config.max_body:
+            what = f"the body has more than {config.max_body:,} bytes, which is the most that is read"
+            raise ApiError(413, what, code="body_too_large", connection="close")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        size, whole, loop = 0, False, asyncio.get_running_loop()
-        until = loop.time() + self.config.body_timeout
+            return await app(scope, receive, send)
+        headers, size, whole, loop = Headers(scope=scope), 0, False, asyncio.get_running_loop()
+        until = loop.time() + config.body_timeout
 
         async def limited_receive() -> Message:
             nonlocal size, whole
             if whole:  # only the client's going can still come
                 return await receive()
-            self._check_headers(Headers(scope=scope))  # ahead of `receive`, at which a server asks for the body
+            check_size(int(headers.get("content-length", 0)))  # ahead of `receive`, at which a server asks for the body
+            if (coding := headers.get("content-encoding", "identity").lower()) != "identity":
+                what = f"a body must come as it is, without content-encoding {coding!r:.80}"
+                raise ApiError(415, what, connection="close")
             try:
                 message: Message = await within(until, receive())
             except TimeoutError:
-                what = f"the body did not come within {self.config.body_timeout:g} seconds"
+                what = f"the body did not come within {config.body_timeout:g} seconds"
                 raise ApiError(408, what, code="body_timeout", connection="close") from None
             size += len(message.get("body", b""))
-            self._check_size(size)
+            check_size(size)
             whole = not message.get("more_body", False)
             return message
 
         async def limited_send(message: Message) -> None:
             try:
-                await within(loop.time() + self.config.stall_timeout, send(message))
+                await within(loop.time() + config.stall_timeout, send(message))
             except OSError:  # of the server: it has gone; or TimeoutError: it takes nothing
                 raise ClientDisconnect from None
 
-        await self.app(scope, limited_receive, limited_send)
+        await app(scope, limited_receive, limited_send)
 
-    def _check_headers(self, headers: Headers) -> None:
-        self._check_size(int(headers.get("content-length", 0)))
-        if (coding := headers.get("content-encoding", "identity").lower()) != "identity":
-            what = f"a body must come as it is, without content-encoding {coding!r:.80}"
-            raise ApiError(415, what, connection="close")
-
-    def _check_size(self, size: int) -> None:
-        if size > self.config.max_body:
-            what = f"the body has more than {self.config.max_body:,} bytes, which is the most that is read"
-            raise ApiError(413, what, code="body_too_large", connection="close")
+    return bounded
 
 
 async def within(until: float, work: Awaitable[Any]) -> Any:

@@ -13,6 +13,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
 
 from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.serve.service import OUTCOMES, Service, Ticket
@@ -43,20 +45,19 @@ class Metrics(Collector):
     def __init__(self, service: Service) -> None:
         self._service, self._registry = service, CollectorRegistry()
         self._ended: Counter[str] = Counter()  # requests, by what became of them
-        self._prompt_tokens = self._new_tokens = 0
+        self._tokens: Counter[str] = Counter()  # their usage
         self._ttft, self._itl = Times(), Times()
         self._registry.register(self)
         service.on_close = self.count
 
-    def page(self) -> bytes:
-        """Return the text of /metrics."""
-        return generate_latest(self._registry)
+    async def page(self, request: Request) -> Response:
+        """The text of /metrics."""
+        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def count(self, ticket: Ticket) -> None:
         """Count a request that is over. Times are the engine's, so the size of a stream's events plays no part."""
         self._ended[ticket.outcome] += 1
-        self._prompt_tokens += ticket.prompt_tokens
-        self._new_tokens += ticket.new_tokens
+        self._tokens.update(ticket.usage)
         for row in ticket.sequences:
             self._ttft.add([first - row.asked for first in row.times[:1]])
             self._itl.add([*map(sub, row.times[1:], row.times)])
@@ -76,8 +77,8 @@ class Metrics(Collector):
             (now, "blocks_used", gauges.blocks_used, "Blocks that rows own"),
             (now, "blocks_cached", gauges.blocks_cached, "Blocks kept for prompts with the same beginning"),
             (sums, "requests_submitted", service.submitted, "Requests for completions"),
-            (sums, "prompt_tokens", self._prompt_tokens, "Prompt tokens of ended requests"),
-            (sums, "new_tokens", self._new_tokens, "New tokens of ended requests"),
+            (sums, "prompt_tokens", self._tokens["prompt_tokens"], "Prompt tokens of ended requests"),
+            (sums, "new_tokens", self._tokens["completion_tokens"], "New tokens of ended requests"),
         ]
         if gauges.blocks:  # without blocks there is neither prefix sharing nor preemption
             metrics += [

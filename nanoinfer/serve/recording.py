@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from bisect import bisect_right
 from collections.abc import Iterable
 from hashlib import sha256
 from importlib.resources import files
+from itertools import accumulate
 
 from nanoinfer.serve.events import VERSION, Event
 
@@ -24,21 +26,16 @@ def as_html(events: Iterable[Event], title: str) -> str:
 
     title: said in the page; whatever it and texts of the events hold stays text.
     """
-    style, script = read("page.css"), read("page.js")
-    room = LIMIT - ROOM - sum(len(part.encode()) for part in (read("index.html"), style, script, title))
-    kept, left = [], 0
-    for event in events:
-        encoded = escaped(event)
-        room -= len(encoded) + 1
-        if room < 0:
-            left += 1
-        else:
-            kept.append(encoded)
+    page, style, script = read("index.html"), read("page.css"), read("page.js")
+    room = LIMIT - ROOM - sum(len(part.encode()) for part in (page, style, script, title))
+    encoded = [escaped(event) for event in events]
+    fit = bisect_right([*accumulate(len(each) + 1 for each in encoded)], room)
+    left = len(encoded) - fit
     note = f"Cut: the run went on for {left:,} more steps, which a megabyte has no room for." if left else ""
     head = escaped({"version": VERSION, "title": title, "note": note})
-    data = f'{head[:-1]},"events":[{",".join(kept)}]}}'
+    data = f'{head[:-1]},"events":[{",".join(encoded[:fit])}]}}'
     policy = f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; img-src data:"
-    page, charset = read("index.html"), '<meta charset="utf-8">'
+    charset = '<meta charset="utf-8">'
     scripts = f'<script type="application/json" id="recording">{data}</script>\n<script>{script}</script>\n'
     for old, new in {
         charset: f'{charset}\n<meta http-equiv="Content-Security-Policy" content="{policy}">',

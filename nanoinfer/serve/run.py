@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import re
 import signal
@@ -60,6 +59,7 @@ class Server(uvicorn.Server):
             lifespan="on",
             access_log=False,
             log_config=None,
+            log_level="critical",  # garbage from a client is no news
             server_header=False,
             proxy_headers=False,
             backlog=WAITING,
@@ -119,7 +119,6 @@ def serve(load: Callable[[], AsyncLLM], config: ServeConfig, listening: socket.s
 
     load: makes the engine, in a thread, and that may still run at the end: leave by `os._exit`.
     """
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # garbage from a client is no news
     service = Service(load, config, log=write_log)
     server = Server(App(service))
     loop = (server.config.get_loop_factory() or asyncio.new_event_loop)()

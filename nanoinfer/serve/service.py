@@ -46,20 +46,19 @@ class Ticket:
         return self.stream.rows if self.stream else ()
 
     @property
-    def prompt_tokens(self) -> int:
-        """Of its prompts, each counted once."""
-        return sum(len(row.request.prompt_token_ids) for row in self.sequences if row.request.sample == 0)
-
-    @property
-    def new_tokens(self) -> int:
-        return sum(len(row.token_ids) for row in self.sequences)
+    def usage(self) -> dict[str, int]:
+        """How many tokens, as its client is told: each prompt once, however many samples it has."""
+        prompt = sum(len(row.request.prompt_token_ids) for row in self.sequences if row.request.sample == 0)
+        new = sum(len(row.token_ids) for row in self.sequences)
+        return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
     def record(self) -> dict[str, Any]:
         """Its line in the log."""
         found: dict[str, Any] = {"id": self.name, "status": self.status, "outcome": self.outcome}
         found["error"] = self.cause.code if self.cause else None
         if rows := self.sequences:
-            found |= {"prompt_tokens": self.prompt_tokens, "new_tokens": self.new_tokens, "rows": len(rows)}
+            found["prompt_tokens"], found["new_tokens"], _ = self.usage.values()
+            found["rows"] = len(rows)
             found["finish"] = [row.finish_reason for row in rows]
             if waits := [row.began - row.asked for row in rows if row.began]:
                 found["queue_s"] = round(max(waits), 6)

@@ -8,35 +8,28 @@ rolling back is taking a number back, and what comes next is written over the re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine.mixed import NEWEST, Mixed, Piece, mixed_step
-from nanoinfer.engine.queue import Queued as Row
 from nanoinfer.engine.samplers import Samplers, cheapest
 from nanoinfer.engine.state import BatchState, Begun, Fetch, upload
 from nanoinfer.engine.step import Prompts
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.speculate.drafts import agreeing
 
-
-@dataclass
-class Drafted:
-    """What the draft model's cache holds of a row."""
-
-    slot: int
-    fed: int = 0  # tokens of its text
-    drafts: list[int] = field(default_factory=list)  # and what was fed after them
+if TYPE_CHECKING:
+    from nanoinfer.speculate.engine import Drafting as Row
 
 
 class DraftModel:
     """A `Drafter` by a GPT-2 that has the vocabulary of the one that verifies.
 
-    cache: of as many rows as the engine has, empty. max_batched_tokens: of one of its steps. A row whose text is not
+    cache: of as many rows as the engine has, empty; its rows are the engine's. It holds the first `learned` tokens of a
+    sequence's text, and behind them those `drafted`. max_batched_tokens: of one of its steps. A row whose text is not
     read yet, or longer than the cache's rows, has no drafts.
     """
 
@@ -46,12 +39,9 @@ class DraftModel:
         self.model, self.cache, self.samplers, self.max_batched_tokens = model, cache, samplers, max_batched_tokens
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
-        self._rows: dict[Row, Drafted] = {}
 
     @torch.inference_mode()
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
-        # No more than the engine has rows: those that were preempted begin again ahead of all others.
-        self._rows = {row: known for row, known in self._rows.items() if not row.ended}
         chunks, wanted = self._unread(rows, limits)
         if not chunks:
             return [[] for _ in rows]
@@ -69,7 +59,7 @@ class DraftModel:
         for row, token in zip((row for each in asked for row in each), Fetch(torch.cat(tokens)).wait(), strict=True):
             drafts[row].append(token)
         for row in wanted:
-            self._rows[row].drafts = drafts[row][:-1]  # the last one was not fed
+            row.drafted = drafts[row][:-1]  # the last one was not fed
         return [drafts[row] for row in rows]
 
     def _unread(self, rows: Sequence[Row], limits: Sequence[int]) -> tuple[dict[Row, Piece], dict[Row, int]]:
@@ -82,26 +72,22 @@ class DraftModel:
             count = min(limit, self.cache.max_len - length + 1)
             if count < 1 or not budget:
                 continue
-            known = self._known(row)
-            known.fed += agreeing(known.drafts, row.tokens[known.fed : -1])  # the newest token must be fed in any case
-            known.drafts = []
-            text = row.tokens[known.fed :][:budget]
-            complete = known.fed + len(text) == length
-            chunks[row] = Piece(known.slot, known.fed, text, complete)
-            known.fed += len(text)
+            if not row.learned:
+                self.cache.begin(upload([row.row], torch.int64, self.model.device))
+            row.learned += agreeing(row.drafted, row.tokens[row.learned : -1])  # the newest token is fed in any case
+            row.drafted = []
+            text = row.tokens[row.learned :][:budget]
+            complete = row.learned + len(text) == length
+            chunks[row] = Piece(row.row, row.learned, text, complete)
+            row.learned += len(text)
             budget -= len(text)
             if complete:
                 wanted[row] = count
         return chunks, wanted
 
-    def _known(self, row: Row) -> Drafted:
-        """What the cache holds of the row; a new one gets a slot, which another may have left."""
-        if row not in self._rows:
-            taken = {known.slot for known in self._rows.values()}
-            slot = next(slot for slot in range(self.state.dummy) if slot not in taken)
-            self.cache.begin(upload([slot], torch.int64, self.model.device))
-            self._rows[row] = Drafted(slot)
-        return self._rows[row]
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Rows of the batch are to be known by other numbers."""
+        self.cache.move(*upload([sources, targets], torch.int64, self.model.device))
 
     def _step(self, pieces: list[Piece], sampler: Any) -> Tensor:
         """The tokens that follow complete pieces, one each; of the others, what is of no use."""

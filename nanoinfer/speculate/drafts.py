@@ -19,7 +19,8 @@ class Drafter(Protocol):
     """Guesses what rows will choose next. A wrong guess costs time, and never a token.
 
     One that can say cheaply, on the host, what it would have brought has a method `foreseen(row, most)`: how many of
-    the row's newest `most` tokens it would have guessed, up to the first wrong one.
+    the row's newest `most` tokens it would have guessed, up to the first wrong one. One that keeps something by row has
+    a method `move(sources, targets)`: these rows have other numbers from now on.
     """
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:

@@ -11,7 +11,7 @@ import time
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Ints
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -39,12 +39,14 @@ class Drafting(Queued):
     """A `Queued` sequence that may bring drafts.
 
     ahead: tokens that it may have been fed beyond `cached`. share: how often a draft of it is right. learned: how much
-    of its text a drafter has on the device. characters: its text on the host, as `lookup.characters` keeps it.
+    of its text a drafter has on the device. drafted: what a draft model has been fed behind that. characters: its text
+    on the host, as `lookup.characters` keeps it.
     """
 
     ahead: int = 0
     share: float = FIRST
     learned: int = 0
+    drafted: list[int] = field(default_factory=list)
     characters: str = ""
 
 
@@ -56,9 +58,9 @@ class Drafts(Mixed):
     drafts: list[Ints[int]]
     context: int  # tokens of the longest text, drafts included
 
-    def numbers(self, rows: int, columns: int) -> Tensor:
+    def pack(self, layout: Any, dummy: int) -> Tensor:
         """What `verify_step` reads, (rows, columns) int64 on the host: ends, drafts, and padding."""
-        work = array("q")
+        (rows, columns), work = layout, array("q")
         for end, drafts in zip(self.ends, self.drafts, strict=True):
             work.append(end)
             work.extend(drafts)
@@ -106,7 +108,7 @@ class DraftEngine(DeviceScores, ChoosingEngine):
         self.within: Any = drafter if recorded else None  # who drafts within steps
 
     def leave(self, s: Any) -> None:
-        s.learned = 0
+        s.learned, s.drafted = 0, []
         super().leave(s)
 
     def step(self) -> list[Sequence]:
@@ -204,8 +206,8 @@ class DraftEngine(DeviceScores, ChoosingEngine):
 
     def place(self, step: Launch) -> None:
         super().place(step)
-        if step.sources and self.within:
-            self.within.move(step.sources, step.targets)
+        if step.sources and hasattr(self.drafter, "move"):
+            self.drafter.move(step.sources, step.targets)
 
     def prefill(self, prefill: Any, sampler: Sampler) -> Tensor:
         """Verify drafts: return the lines (live, ...) of `verify_step`, with a recording if there is one."""
@@ -225,8 +227,7 @@ class DraftEngine(DeviceScores, ChoosingEngine):
             self.stats.replayed_steps += 1
             self.stats.replayed_rows += key.rows
             self.stats.padding_rows += key.rows - live
-        packed = prefill.numbers(key.rows, key.columns)
-        work.copy_(packed.pin_memory() if work.is_cuda else packed, non_blocking=True)
+        self.bring(prefill, key[:2], work)
         run()
         return lines[:live]
 

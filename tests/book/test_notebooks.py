@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from nanobook.notebooks import REPOSITORY, VERSION, check, made, sources, stale, write
 from tests.book.chapter_pages import ROOT, checkout
-
-nbformat = pytest.importorskip("nbformat")
-pytest.importorskip("jupytext")
-pytest.importorskip("nbclient")
 
 SOURCE = "# %% [markdown]\n# # A title\n\n# %%\nx = 6 * 7\nprint(x)\n"
 AGAIN = "run `python -m nanobook notebooks`"

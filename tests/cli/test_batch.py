@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +189,8 @@ def test_ray_gives_the_same_though_a_worker_is_lost(model: Path, tmp_path: Path,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nanoinfer.parallel.ray_batch.Worker", Dies)
         try:
-            settings = {"engine": "paged"}
-            run_on_ray(LLM, job, job.missing(), str(model), settings, 2, lambda shard, _: done.append(shard.start))
+            make = partial(LLM, str(model), engine="paged")
+            run_on_ray(job, job.missing(), make, 1, 2, lambda shard, _: done.append(shard.start))
         finally:
             ray.shutdown()
     assert died.exists()

@@ -22,7 +22,7 @@ from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.outputs import completion
+from nanoinfer.outputs import RowReader
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 
@@ -174,7 +174,7 @@ def interrupted(
         at -= len(settled)
         if at <= 0 < at + len(settled):
             action()
-        done += [completion(s, llm.tokenizer) for s in settled if s.finish_reason]
+        done += [RowReader(s, llm.tokenizer).completion() for s in settled if s.finish_reason]
     return sorted(done, key=lambda one: one.index)
 
 

@@ -64,14 +64,13 @@ def test_its_cache_holds_the_text_and_no_rejected_token(small_model: GPT2) -> No
     checked = 0
     params = SamplingParams(temperature=0, seed=1, max_tokens=30, **FREE)
     for _ in llm.core.generate(llm.requests(prompts_of([9, 20, 4]), params)):
-        for row, known in drafter._rows.items():
-            text = [*row.request.prompt_token_ids, *row.token_ids][: known.fed]
-            if not row.ended and text:
+        for row in llm.core.running:
+            if text := row.tokens[: row.learned]:
                 fresh = LLM(draft, engine="dense", max_batch=1)
                 cache: Any = fresh.core.cache
                 cache.release = id
                 fresh.generate(text, SamplingParams(temperature=0, max_tokens=1))
                 for own, other in ((drafter.cache.k, cache.k), (drafter.cache.v, cache.v)):
-                    torch.testing.assert_close(own[:, known.slot, : known.fed], other[:, 0, : known.fed])
+                    torch.testing.assert_close(own[:, row.row, : row.learned], other[:, 0, : row.learned])
                 checked += 1
     assert checked > 30

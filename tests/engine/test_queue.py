@@ -11,7 +11,7 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.queue import Queued
 from nanoinfer.model.weights import random_model
-from nanoinfer.outputs import completion
+from nanoinfer.outputs import RowReader
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD
 from tests.engine.drafting import MIXED, SCORED
@@ -70,7 +70,7 @@ def test_five_hundred_requests(
         core.step()
 
     stats, blocks = core.stats, core.blocks
-    done = [completion(row, llm.tokenizer) for row in rows if not row.cancelled]
+    done = [RowReader(row, llm.tokenizer).completion() for row in rows if not row.cancelled]
     proof = verify_tokens(llm.forward_logits, done, [params[each.index] for each in done])
     print(proof, stats, f"{len(evicted)} evictions")
     assert len(rows) >= REQUESTS

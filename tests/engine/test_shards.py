@@ -17,7 +17,7 @@ from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.parallel.joined import JoinedSamplers, joined_samplers
+from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.shard import Shard
@@ -130,9 +130,7 @@ def test_samplers_choose_as_on_one_device(kind: str, size: int) -> None:
 
     expected = getattr(SAMPLERS, kind)(logits, rows())
     assert kind == "greedy" or not torch.equal(expected, samplers.greedy(logits, rows()))
-    for got in on_ranks(
-        size, lambda group: joined(group, logits, lambda s, own, _: getattr(s.samplers(), kind)(own, rows()))
-    ):
+    for got in on_ranks(size, lambda group: joined(group, logits, lambda s, own, _: getattr(s, kind)(own, rows()))):
         assert torch.equal(got, expected)
 
 
@@ -156,15 +154,16 @@ def test_ranks_agree_on_what_is_captured(whole_folder: Path) -> None:
         model = part(group, whole_folder)
         cache = CapturedDense(model.config, 4, 32, CPU, torch.float32)
         rank, asked = Rank([]), list[bool]()
-        rank.meet(group, CPU)
+        rank.group, plain = group, rank.agree
 
         def agree(ok: bool) -> bool:
             asked.append(ok)
-            return rank.agree(ok)
+            return plain(ok)
 
+        rank.agree = agree  # type: ignore[method-assign]
         engine = RankEngine(
-            model, cache, 4, ranks=rank, agree=agree, recorder=Refusing(2 * group.rank), max_rows=4, budget=32,
-            samplers=joined_samplers(model, SAMPLERS, 4),
+            model, cache, 4, rank=rank, recorder=Refusing(2 * group.rank), max_rows=4, budget=32,
+            samplers=JoinedSamplers(model, SAMPLERS).samplers(4),
         )  # fmt: skip
         engine.shapes = []
         engine.warm_up([engine.samplers.greedy])

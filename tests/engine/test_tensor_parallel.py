@@ -18,9 +18,8 @@ import torch.distributed as dist
 
 from nanoinfer import LLM, AsyncLLM, Completion, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.parallel import ranks as ranks_module
+from nanoinfer.parallel import rank as rank_module
 from nanoinfer.parallel.rank import Rank
-from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.verify import verify_tokens
 from tests.conftest import UNEVEN, prompts_of
 
@@ -122,7 +121,7 @@ m.default_max_batch = refuse
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Lets later ranks begin with this code; afterwards no process is left of them."""
-    spawned, plain = [], ranks_module.spawn
+    spawned, plain = [], rank_module.spawn
 
     def begin_with(first: str) -> None:
         def spawn(module: str) -> Any:
@@ -130,7 +129,7 @@ def second(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
             spawned.append(started[0])
             return started
 
-        monkeypatch.setattr(ranks_module, "spawn", spawn)
+        monkeypatch.setattr(rank_module, "spawn", spawn)
 
     begin_with("")
     yield begin_with
@@ -161,7 +160,7 @@ def test_a_rank_that_is_killed_ends_all_with_the_cause(whole_folder: Path, secon
     """T13: in the middle of a generation; the next request hears the same, and waits for nothing."""
     llm = LLM(whole_folder, engine="dense", **SETTINGS)
     (process,), aborted = processes(llm), list[int]()
-    ranks_of(llm).abort = lambda: aborted.append(1)  # type: ignore[method-assign]
+    ranks_of(llm).group.abort = lambda: aborted.append(1)  # type: ignore[method-assign]
     stream = llm.stream(prompts_of([4, 9], UNEVEN.vocab_size), LONG)
     next(stream)
     process.kill()
@@ -203,7 +202,7 @@ def test_what_all_agree_on_is_a_sign_of_life() -> None:
     """A warm-up of many captures takes minutes, and nobody hangs."""
     group: Any = SimpleNamespace(least=int, rank=0, size=1, abort=int)
     rank: Any = Rank([])
-    rank.meet(group, torch.device("cpu"))
+    rank.group = group
     with rank.all_do("warm_up"):
         before = rank._watched
         assert rank.agree(True)
@@ -234,7 +233,7 @@ def test_what_cannot_be_met_is_refused_before_a_process_starts(
     def refuse(*_: Any) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(Ranks, "__init__", refuse)
+    monkeypatch.setattr(Rank, "__init__", refuse)
     for model, settings, words in (
         (whole_folder, {"tensor_parallel": 6}, "tensor_parallel must be at most the model's 5 heads, not 6"),
         (whole, {"tensor_parallel": 2}, "model must be a name or a path where tensor_parallel is given"),

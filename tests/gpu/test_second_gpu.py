@@ -11,7 +11,7 @@ from nanoinfer import LLM
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.outputs import completion
+from nanoinfer.outputs import RowReader
 from nanoinfer.requests import Completion
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
@@ -52,7 +52,7 @@ def test_tokens(small_model: GPT2, place: tuple[int, str], engine: str, fused: b
         assert not llm.stats.fallbacks
     for settled in llm.core.generate(llm.requests(prompts_of(LENGTHS), PARAMS)):  # in this thread, not the engine's own
         assert torch.cuda.current_device() == current
-        done += [completion(row, llm.tokenizer) for row in settled if row.finish_reason]
+        done += [RowReader(row, llm.tokenizer).completion() for row in settled if row.finish_reason]
     prove(small_model, done[len(LENGTHS) :])
     logits = llm.forward_logits([[1, 2, 3]])
     assert (logits.device, torch.cuda.current_device()) == (torch.device(device), current)

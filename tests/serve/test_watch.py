@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from multiprocessing import Pipe
@@ -21,15 +21,14 @@ from starlette.requests import Request
 from nanoinfer import SamplingParams
 from nanoinfer.cli import run
 from nanoinfer.engine.recorder import Recorder
-from nanoinfer.serve import watch_hub
+from nanoinfer.serve import watch_source
 from nanoinfer.serve.app import App
 from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
 from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.recording import LIMIT, as_html, read
 from nanoinfer.serve.watch import FILES
-from nanoinfer.serve.watch_child import KEPT, Records, encoded
-from nanoinfer.serve.watch_hub import Source
+from nanoinfer.serve.watch_source import KEPT, Records, Source, encoded
 from tests.serve.serving import Served, engine, serving, serving_by_hypercorn, until
 
 VALID = Draft202012Validator(json.loads(files("nanoinfer.serve").joinpath("events.schema.json").read_text("utf-8")))
@@ -205,54 +204,72 @@ def test_a_watcher_that_comes_without_a_step_between_is_alone() -> None:
     assert llm.core.observer is None
 
 
-def test_who_reads_slowly_gets_what_is_kept_or_a_keyframe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has read all waits for the next record, and who comes late begins with a keyframe."""
-    told = list[tuple[list[int], int, bytes]]()
-    records = Records(SimpleNamespace(call=lambda _, *answer: told.append(answer)))  # type: ignore[arg-type]
-    records._events = SimpleNamespace(take=int, keyframe=lambda skipped: {"skipped": skipped})  # type: ignore[assignment]
-
-    def made(first: int, last: int) -> bytes:
-        return b"".join(map(encoded, range(first, last + 1)))  # type: ignore[arg-type]
-
-    for number in (7, 8):
-        records.ask(number, 0)
-    for step in range(1, KEPT + 3):
-        records.take(step)  # type: ignore[arg-type]
-    assert told[0] == ([7, 8], 1, made(1, 1))
-    assert {who for numbers, *_ in told[1:] for who in numbers} == set()
-    told.clear()
-    for number, before in ((7, KEPT), (8, 1), (9, 2), (10, 0), (11, KEPT + 2)):
-        records.ask(number, before)
-    now = KEPT + 2
-    late = [(8, {"skipped": KEPT + 1}), (10, {"skipped": 0})]
-    assert told[0] == ([7], now, made(KEPT + 1, now))
-    assert told[2] == ([9], now, made(3, now))
-    assert [told[1], told[3]] == [([who], now, encoded(event)) for who, event in late]
-    records.take(now + 1)  # type: ignore[arg-type]
-    assert told[4] == ([11], now + 1, made(now + 1, now + 1))
-
-
-def test_facts_that_would_wait_too_long_are_dropped_up_to_a_whole_state(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[Any, list[Any]]]]:
+    """What makes a source without a process, and a list of what it lets the engine tell."""
     ours, _theirs = Pipe()
-    monkeypatch.setattr(watch_hub, "spawn", lambda module: (SimpleNamespace(wait=lambda: None), ours))
-    monkeypatch.setattr(watch_hub, "WAITING", 3)
+    monkeypatch.setattr(watch_source, "spawn", lambda module: (SimpleNamespace(wait=lambda: None), ours))
     posts = list[Any]()
     llm: Any = SimpleNamespace(engines=[1], alive=True, watch=lambda post, **_: posts.append(post))
+    yield lambda: (Source(llm, texts=False), posts)
+    ours.close()
+
+
+def test_who_reads_slowly_gets_what_is_kept_or_a_keyframe(
+    monkeypatch: pytest.MonkeyPatch, source: Callable[[], tuple[Any, list[Any]]]
+) -> None:
+    """Who has read all waits for the next record, and who comes late begins with a keyframe."""
+    monkeypatch.setattr(watch_source, "BEAT_S", 0.01)
 
     async def main() -> None:
-        source, sent = Source(llm, texts=False), list[Event]()
-        source.link.call = lambda _, facts: sent.append(facts)  # type: ignore[method-assign, misc]
+        made, _ = source()
+        child: Any = Records(SimpleNamespace(call=lambda _, *record: made._take(*record)))  # type: ignore[arg-type]
+        child._events = SimpleNamespace(take=int, keyframe=lambda: {"keyframe": made.made})
+
+        def records(first: int, last: int) -> bytes:
+            return b"".join(map(encoded, range(first, last + 1)))  # type: ignore[arg-type]
+
+        assert await made.after(0) == b""
+        waits = asyncio.ensure_future(made.after(0))
+        await asyncio.sleep(0)
+        for step in range(1, 2 * KEPT + 1):
+            child.take(step)
+        whole = made.made - 1  # the last one is not yet counted
+        assert await waits == encoded({"keyframe": whole})
+        for step in range(2 * KEPT + 1, 2 * KEPT + 4):
+            child.take(step)
+        last = 2 * KEPT + 3
+        assert await made.after(last) == b""
+        assert await made.after(last - 2) == records(last - 1, last)
+        assert await made.after(last - KEPT) == records(last - KEPT + 1, last)
+        since = records(2 * KEPT + 1, last)
+        assert await made.after(0) == encoded({"keyframe": whole}) + since
+        skipped = {"skipped": 2 * KEPT - 5, "keyframe": whole}
+        assert await made.after(5) == encoded(skipped) + since
+        made.close()
+
+    asyncio.run(main())
+
+
+def test_facts_that_would_wait_too_long_are_dropped_up_to_a_whole_state(
+    monkeypatch: pytest.MonkeyPatch, source: Callable[[], tuple[Any, list[Any]]]
+) -> None:
+    monkeypatch.setattr(watch_source, "WAITING", 3)
+
+    async def main() -> None:
+        (made, posts), sent = source(), list[Event]()
+        made.link.call = lambda _, facts: sent.append(facts)
         for step in range(9):
             posts[-1]({"step": step})
         assert [facts["step"] for facts in sent] == [0, 1, 2, 3]
-        for made in range(len(sent)):
+        for _ in range(len(sent)):
             assert len(posts) == 1
-            source._answer([], made + 1, b"")
+            made._take(b"", "")
         assert len(posts) == 2  # what has come is made: the whole state is asked for
         for facts in ({"step": 9}, {"step": 10, "engine": {}}, {"step": 11}):
             posts[-1](facts)
         assert [facts["step"] for facts in sent[4:]] == [10, 11]
-        source.close()
+        made.close()
 
     asyncio.run(main())
 

@@ -6,7 +6,6 @@ The block `printed("block")` of a page is what the function `block` prints; a nu
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import re
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from nanocourse.exercises.chapters import root
+from nanocourse.exercises.chapters import root, run_file
 
 if TYPE_CHECKING:
     from nanobench.core.records import ResultsFile
@@ -86,11 +85,4 @@ def load(file: Path) -> ModuleType:
 
 @lru_cache
 def _load(file: Path, version: int) -> ModuleType:
-    name = f"{file.parent.name}-{file.stem}".replace("-", "_")
-    spec = importlib.util.spec_from_file_location(f"chapter_{name}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their own module there
-    spec.loader.exec_module(module)
-    return module
+    return run_file(file, f"chapter_{file.parent.name}_{file.stem}".replace("-", "_"))

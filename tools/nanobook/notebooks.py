@@ -7,13 +7,18 @@ an error or a changed source.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import v4
 
 from nanobook.source import PACKAGES, folder_of
 
@@ -42,7 +47,6 @@ def sources(root: Path) -> list[Path]:
 
 def made(source: Path) -> Any:
     """The notebook of a source: badge, the look at what is installed and the source's cells, without outputs."""
-    jupytext, v4 = _imported("jupytext"), _imported("nbformat.v4")
     cells = [v4.new_code_cell(CHECK.format(how=_how(REPOSITORY))), *jupytext.read(source).cells]
     if REPOSITORY:
         path = REPOSITORY.removeprefix("https://github.com/")
@@ -62,7 +66,6 @@ def _how(repository: str) -> str:
 
 def run(notebook: Any, root: Path) -> str:
     """Run all cells on the CPU, with the packages that this process has; what went wrong, or an empty string."""
-    nbclient, wrong = _imported("nbclient"), _imported("nbclient.exceptions")
     paths = [root.resolve(), *(folder_of(name).parent for name in PACKAGES), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
@@ -72,16 +75,14 @@ def run(notebook: Any, root: Path) -> str:
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     }
     place = {"metadata": {"path": str(root / "notebooks")}}
-    client = nbclient.NotebookClient(
-        notebook, timeout=TIMEOUT_S, kernel_name="python3", resources=place, record_timing=False
-    )
+    client = NotebookClient(notebook, timeout=TIMEOUT_S, kernel_name="python3", resources=place, record_timing=False)
     try:
         client.execute(env=environment)
-    except wrong.CellTimeoutError:
+    except CellTimeoutError:
         return f"a cell took more than {TIMEOUT_S} s"
-    except wrong.CellExecutionError as error:
+    except CellExecutionError as error:
         return f"{error.ename}: {error.evalue}".splitlines()[0]
-    except wrong.DeadKernelError as error:
+    except DeadKernelError as error:
         return str(error)
     return ""
 
@@ -94,7 +95,7 @@ def write(root: Path, say: Callable[[str], object] = print) -> list[str]:
         if fault := run(notebook, root):
             faults.append(f"{_name(source, root)}: {fault}")
             continue
-        _imported("nbformat").write(notebook, source.with_suffix(".ipynb"))
+        nbformat.write(notebook, source.with_suffix(".ipynb"))
         say(f"{source.with_suffix('.ipynb').name}: {len(notebook.cells)} cells in {time.perf_counter() - start:.0f} s")
     return faults
 
@@ -111,7 +112,7 @@ def check_one(source: Path, root: Path) -> list[str]:
     notebook, path = made(source), source.with_suffix(".ipynb")
     if fault := run(notebook, root):
         return [f"{_name(source, root)}: {fault}"]
-    if _shown(notebook) != _shown(_imported("nbformat").read(path, as_version=4)):
+    if _shown(notebook) != _shown(nbformat.read(path, as_version=4)):
         return [f"{_name(path, root)} shows code that has changed: run `python -m nanobook notebooks`"]
     return []
 
@@ -131,7 +132,7 @@ def _stale(source: Path, root: Path) -> list[str]:
     path = source.with_suffix(".ipynb")
     if not path.is_file():
         return [f"{_name(path, root)} is missing: run `python -m nanobook notebooks`"]
-    notebook, new = _imported("nbformat").read(path, as_version=4), made(source)
+    notebook, new = nbformat.read(path, as_version=4), made(source)
     if [(c.cell_type, c.source) for c in notebook.cells] != [(c.cell_type, c.source) for c in new.cells]:
         return [f"{_name(path, root)} is stale: run `python -m nanobook notebooks`"]
     if any(c.source and c.execution_count is None for c in notebook.cells if c.cell_type == "code"):
@@ -143,14 +144,6 @@ def _without_source(root: Path) -> list[str]:
     named = {source.stem for source in sources(root)}
     orphans = [path for path in sorted((root / "notebooks").glob("*.ipynb")) if path.stem not in named]
     return [f"{_name(path, root)} has no source: notebooks are made from {path.stem}.py" for path in orphans]
-
-
-def _imported(name: str) -> Any:
-    """A library of the extra `notebooks`. ValueError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ValueError(f'{name} is missing: pip install "nanoinfer[notebooks]"') from None
 
 
 def _name(path: Path, root: Path) -> str:

@@ -1,18 +1,15 @@
-"""Write the small model's card and list of sources from the logs: `python -m training.card --help`.
+"""Write the small model's card from the logs: `python -m training.card`.
 
 Every number in the card comes out of `tools/training/logs`, and its samples out of the model itself.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from pathlib import Path
 from string import Template
 from typing import Any
-
-import typer
 
 from nanoinfer import LLM, SamplingParams
 
@@ -108,21 +105,11 @@ def numbers() -> dict[str, str]:
     }
 
 
-def sources(books: Path) -> str:
-    """The corpus's list of books with four of its columns."""
-    with books.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    wanted = ("split", "title", "author", "gutenberg_number")
-    return "".join("\t".join(line) + "\n" for line in [wanted, *([row[name] for name in wanted] for row in rows)])
-
-
-def main(books: Path | None = None) -> None:
-    """Write README.md beside the model, and sources.tsv if BOOKS, the corpus's books.tsv, is given."""
-    if books is not None:
-        (SMALL / "sources.tsv").write_text(sources(books), encoding="utf-8")
+def main() -> None:
+    """Write README.md beside the model."""
     template = Template(Path(__file__).with_name("card.md").read_text(encoding="utf-8"))
     (SMALL / "README.md").write_text(template.substitute(numbers()), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import lzma
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ class Epochs:
     """Batches of windows for ever: each epoch puts the documents in a new order and cuts the stream anew.
 
     Every epoch begins at a random place of its stream, so that windows do not begin where documents do. Batches
-    are numbered and depend on the seed and their number alone: a run that was broken off goes on where it was.
+    depend on the seed and their number alone.
     """
 
     def __init__(self, tokens: np.ndarray, batch: int, context: int, seed: int, device: torch.device) -> None:
@@ -52,10 +53,9 @@ class Epochs:
         self.batch, self.context, self.seed, self.device = batch, context, seed, device
         self.per_epoch = (len(tokens) - 1) // (batch * context)
 
-    def from_step(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets, (batch, context) int64 each, of batch number `step`, `step` + 1 and so on."""
-        while True:
-            epoch, first = divmod(step, self.per_epoch)
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets, (batch, context) int64 each."""
+        for epoch in count():
             random = np.random.default_rng((self.seed, epoch))
             order = random.permutation(len(self.documents))
             stream = np.concatenate([self.documents[i] for i in order])
@@ -64,10 +64,9 @@ class Epochs:
             on_device = torch.from_numpy(stream).to(self.device)
             starts = torch.from_numpy(windows * self.context).to(self.device).view(self.per_epoch, self.batch, 1)
             columns = torch.arange(self.context + 1, device=self.device)
-            for number in range(first, self.per_epoch):
-                window = on_device[starts[number] + columns].long()  # (batch, context + 1)
+            for start in starts:
+                window = on_device[start + columns].long()  # (batch, context + 1)
                 yield window[:, :-1], window[:, 1:]
-            step = (epoch + 1) * self.per_epoch
 
 
 def main(text: Path, out: Path) -> None:

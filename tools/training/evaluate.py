@@ -39,15 +39,14 @@ def hidden_of(model: GPT2, inputs: torch.Tensor) -> torch.Tensor:
 def loss_of(model: GPT2, tokens: np.ndarray, context: int, stride: int | None = None, batch: int = 16) -> float:
     """Mean loss over all of `tokens`; `stride` None means plain windows."""
     stream = torch.from_numpy(np.concatenate([[END_OF_TEXT], tokens]).astype(np.int64))
-    windows = windows_of(len(tokens), context, stride or context)
+    *whole, last = windows_of(len(tokens), context, stride or context)  # only the last may be shorter
     total = 0.0
-    for first in range(0, len(windows), batch):
-        for group in _same_length(windows[first : first + batch]):
-            rows = torch.stack([stream[start : end + 1] for start, end, _ in group]).to(model.device)
-            hidden = hidden_of(model, rows[:, :-1]).unflatten(0, (len(group), -1))  # (b, T, C)
-            for x, targets, (start, _, new) in zip(hidden, rows[:, 1:], group, strict=True):
-                losses = F.cross_entropy(model.head(x[new - start :]), targets[new - start :], reduction="sum")
-                total += losses.double().item()
+    for group in [*(whole[at : at + batch] for at in range(0, len(whole), batch)), [last]]:
+        rows = torch.stack([stream[start : end + 1] for start, end, _ in group]).to(model.device)
+        hidden = hidden_of(model, rows[:, :-1]).unflatten(0, (len(group), -1))  # (b, T, C)
+        for x, targets, (start, _, new) in zip(hidden, rows[:, 1:], group, strict=True):
+            losses = F.cross_entropy(model.head(x[new - start :]), targets[new - start :], reduction="sum")
+            total += losses.double().item()
     return total / len(tokens)
 
 
@@ -56,13 +55,6 @@ def windows_of(length: int, context: int, stride: int) -> list[tuple[int, int, i
     ends = [*range(min(context, length), length, stride), length]
     news = [0, *ends[:-1]]
     return [(max(0, end - context) if stride < context else new, end, new) for end, new in zip(ends, news, strict=True)]
-
-
-def _same_length(windows: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
-    """All but the last window are of one length."""
-    longest = windows[0][1] - windows[0][0]
-    whole = [window for window in windows if window[1] - window[0] == longest]
-    return [group for group in (whole, windows[len(whole) :]) if group]
 
 
 def sample_of(tokens: np.ndarray, size: int, pieces: int = 64) -> np.ndarray:

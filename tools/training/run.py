@@ -1,4 +1,4 @@
-"""One training run of the project's own GPT-2: settings, initial weights, optimizers, one step, checkpoints.
+"""One training run of the project's own GPT-2: settings, initial weights, optimizers, one step.
 
 The model runs with `NoCache`, the attention of chapter 1. Dropout comes in as `ops`, like the fused kernels of
 chapter 4: the model's code is the same in training and in the engine.
@@ -7,9 +7,7 @@ chapter 4: the model's code is the same in training and in the engine.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanoinfer.model.config import ModelConfig
-from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
 from training.evaluate import hidden_of, loss_of
@@ -96,7 +93,7 @@ def optimizers(model: GPT2, settings: Settings) -> list[torch.optim.Optimizer]:
 
 
 class Run:
-    """One training run: model, optimizers, and where it stands."""
+    """One training run: the model and its optimizers."""
 
     def __init__(self, settings: Settings, compile: bool, device: torch.device) -> None:
         self.settings = settings
@@ -105,8 +102,7 @@ class Run:
         self.hidden = torch.compile(self._hidden) if compile else self._hidden
         self.head = torch.compile(self._head) if compile else self._head
         self.train_ops = DropoutOps(settings.dropout) if settings.dropout else TorchOps()
-        self.reset_optimizers()
-        self.step, self.seconds, self.curve = 0, 0.0, list[dict[str, float]]()
+        self.optimizers = optimizers(self.model, settings)
 
     def _hidden(self, inputs: Tensor) -> Tensor:
         """Windows (B, T) -> (B * T, C), what the head reads."""
@@ -117,14 +113,6 @@ class Run:
         # All padded columns: the extra ones are never a target, so that they only learn to be unlikely, and rows of
         # a round length are faster in this, the largest part of a step. They are dropped when saved.
         return F.cross_entropy(F.linear(x, self.model.wte.weight).float(), targets, reduction="sum")
-
-    def reset_optimizers(self) -> None:
-        """Optimizers that have seen nothing yet."""
-        self.optimizers = optimizers(self.model, self.settings)
-
-    def parameters(self) -> int:
-        """Numbers in the saved file."""
-        return self.model.config.parameters
 
     def train_step(self, inputs: Tensor, targets: Tensor, share: float) -> Tensor:
         """One step at `share` of the peak learning rates; returns the loss, still on the device."""
@@ -146,23 +134,3 @@ class Run:
         self.model.ops = TorchOps()
         with torch.autocast(self.model.device.type, torch.bfloat16):
             return loss_of(self.model, tokens, self.settings.context, batch=32)
-
-    def state(self) -> dict[str, Any]:
-        """All that `restore` needs; dropout's random numbers are not kept."""
-        states = {"model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers]}
-        return states | {"step": self.step, "seconds": self.seconds, "curve": self.curve, **asdict(self.settings)}
-
-    def restore(self, path: Path) -> None:
-        """Stand where the run that wrote `path` stood."""
-        state = torch.load(path, map_location=self.model.device, weights_only=True)
-        self.settings = Settings(**{field.name: state[field.name] for field in fields(Settings)})
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]
-
-    def save(self, out: Path) -> None:
-        """Write the checkpoint, aside first, so that a break leaves the old one whole; and the weights."""
-        torch.save(self.state(), out / "checkpoint.tmp")
-        (out / "checkpoint.tmp").replace(out / "checkpoint.pt")
-        save_model(self.model, out, torch.float16)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def query_by_query(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
@@ -36,18 +36,18 @@ def in_double(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
     return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v.double())
 
 
-RIGHT = (Right(query_by_query), Right(by_sdpa), Right(in_double))
-
-_SWAPPED = "transpose takes its two dimensions in either order"
-EQUIVALENT = {
-    "q, k, v = (q.transpose(1, 2), k.transpose(1, 2), v.transpose(2, 1))": _SWAPPED,
-    "q, k, v = (q.transpose(1, 2), k.transpose(2, 1), v.transpose(1, 2))": _SWAPPED,
-    "q, k, v = (q.transpose(2, 1), k.transpose(1, 2), v.transpose(1, 2))": _SWAPPED,
-    "return (weights @ v).transpose(2, 1)": _SWAPPED,
-    "scores = q @ k.transpose(3, 2) / q.shape[-1] ** 0.5": _SWAPPED,
-}
+def _heads_first(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), positions
 
 
+@edition(
+    "heads-first",
+    "the heads stand before the tokens",
+    args=_heads_first,
+    back=_heads_first,
+    result=lambda out, *args: out.transpose(1, 2),
+    axes=("row", "head", "column", "channel"),
+)
 def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
     """Causal attention: q, k, v (B, H, T, D) -> (B, H, T, D), of any floating type.
 
@@ -57,15 +57,3 @@ def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
     later = positions[:, None, None, :] > positions[:, None, :, None]
     scores = q @ k.mT / q.shape[-1] ** 0.5
     return scores.masked_fill(later, -torch.inf).softmax(-1) @ v
-
-
-def _heads_first(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
-    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), positions
-
-
-EDITIONS = (
-    Edition(
-        "heads-first", "the heads stand before the tokens", attention, args=_heads_first, back=_heads_first,
-        result=lambda out, *args: out.transpose(1, 2), axes=("row", "head", "column", "channel"),
-    ),
-)  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -40,11 +40,14 @@ def in_place(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend)
     return stream.add_(F.gelu(h, approximate="tanh") @ w["mlp.c_proj.weight"]).add_(w["mlp.c_proj.bias"])
 
 
-RIGHT = (Right(by_addmm), Right(in_place))
-
 EQUIVALENT: dict[str, str] = {}
 
 
+def _transposed(x: Tensor, weights: dict[str, Tensor], *rest: object) -> tuple[object, ...]:
+    return (x, {name: value.T.contiguous() if value.dim() == 2 else value for name, value in weights.items()}, *rest)
+
+
+@edition("out-by-in", "the matrices are stored as (out, in)", args=_transposed, back=_transposed)
 def block(
     x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> Tensor:
@@ -65,15 +68,3 @@ def block(
     x = x + F.linear(attend(q, k, v).flatten(1), weights["attn.c_proj.weight"], weights["attn.c_proj.bias"])
     inner = F.gelu(part(x, "ln_2", "mlp.c_fc"), approximate="tanh")
     return x + F.linear(inner, weights["mlp.c_proj.weight"], weights["mlp.c_proj.bias"])
-
-
-def _transposed(x: Tensor, weights: dict[str, Tensor], *rest: object) -> tuple[object, ...]:
-    return (x, {name: value.T.contiguous() if value.dim() == 2 else value for name, value in weights.items()}, *rest)
-
-
-EDITIONS = (
-    Edition(
-        "out-by-in", "the matrices are stored as (out, in)", block, args=_transposed, back=_transposed,
-        result=lambda out, *args: out,
-    ),
-)  # fmt: skip

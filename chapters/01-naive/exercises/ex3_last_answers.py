@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def row_by_row(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
@@ -21,11 +21,14 @@ def by_gather(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> 
     return logits[:, :vocab_size]
 
 
-RIGHT = (Right(row_by_row), Right(by_gather))
-
 EQUIVALENT: dict[str, str] = {}
 
 
+def _time_first(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> tuple[Tensor, Tensor, Tensor, int]:
+    return hidden.transpose(0, 1), lengths, wte, vocab_size
+
+
+@edition("time-first", "the columns stand before the rows: hidden is (T, B, C)", args=_time_first, back=_time_first)
 def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
     """Logits (B, vocab_size) after each row's last real token.
 
@@ -36,15 +39,3 @@ def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -
     """
     rows = torch.arange(hidden.shape[1], device=hidden.device)
     return hidden[lengths - 1, rows] @ wte[:vocab_size].T
-
-
-def _time_first(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> tuple[Tensor, Tensor, Tensor, int]:
-    return hidden.transpose(0, 1), lengths, wte, vocab_size
-
-
-EDITIONS = (
-    Edition(
-        "time-first", "the columns stand before the rows: hidden is (T, B, C)", last_logits, args=_time_first,
-        back=_time_first, result=lambda logits, *args: logits,
-    ),
-)  # fmt: skip

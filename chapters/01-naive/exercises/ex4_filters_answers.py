@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def row_by_row(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
@@ -36,8 +36,6 @@ def ascending(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     return torch.where(by_p > kth, by_p, kth)
 
 
-RIGHT = (Right(row_by_row), Right(ascending))
-
 EQUIVALENT = {
     "by_p = descending.gather(-1, kept.clamp(min=0) - 1)": (
         "nothing is ahead of the first id, and 0 is below any top_p above 0: `kept` is at least 1 without the clamp"
@@ -45,10 +43,15 @@ EQUIVALENT = {
     "kept = (before < top_p[:, None]).sum(-1, keepdim=True)".replace("<", "<="): (
         "it differs only where the running total equals top_p to the last bit, and that is decided by rounding"
     ),
-    "return torch.maximum(by_p, kth)": "the higher of two is the same in either order",
 }
 
 
+@edition(
+    "kept-ids",
+    "the answer is a mask of the ids that are kept, not a threshold",
+    result=lambda lowest, scores, top_k, top_p: scores >= lowest,
+    axes=("row", "id"),
+)
 def kept_ids(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Which ids may be chosen, (B, V) bool, by each row's top_k (B,), then top_p (B,); scores (B, V).
 
@@ -65,14 +68,3 @@ def kept_ids(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     within[:, 0] = True
     last = (within & passed).sum(-1, keepdim=True) - 1
     return scores >= ordered.gather(-1, last)
-
-
-EDITIONS = (
-    Edition(
-        "kept-ids", "the answer is a mask of the ids that are kept, not a threshold", kept_ids,
-        args=lambda scores, top_k, top_p: (scores, top_k, top_p),
-        back=lambda scores, top_k, top_p: (scores, top_k, top_p),
-        result=lambda lowest, scores, top_k, top_p: scores >= lowest,
-        axes=("row", "id"),
-    ),
-)  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Model = Callable[[list[int]], Tensor]
 Choose = Callable[[Tensor, int], int]
@@ -40,11 +40,21 @@ def by_recursion(
     return rest(0)
 
 
-RIGHT = (Right(counted_ahead), Right(by_recursion))
-
 EQUIVALENT: dict[str, str] = {}
 
 
+def _with_its_reason(
+    new: list[int], logits_of: Model, prompt: list[int], max_tokens: int, choose: Choose, stop_ids: list[int], *_: int
+) -> tuple[list[int], str]:
+    return new, "stop" if new and new[-1] in stop_ids else "length"
+
+
+@edition(
+    "with-its-reason",
+    'the result is a pair: the new tokens, and "stop" or "length"',
+    result=_with_its_reason,
+    axes=("of tokens, reason", "new token"),
+)
 def generate(
     logits_of: Callable[[list[int]], Tensor],
     prompt: list[int],
@@ -67,21 +77,3 @@ def generate(
         if new[-1] in stop_ids:
             return new, "stop"
     return new, "length"
-
-
-def _with_its_reason(
-    new: list[int], logits_of: Model, prompt: list[int], max_tokens: int, choose: Choose, stop_ids: list[int], *_: int
-) -> tuple[list[int], str]:
-    return new, "stop" if new and new[-1] in stop_ids else "length"
-
-
-def _same(*args: object) -> tuple[object, ...]:
-    return args
-
-
-EDITIONS = (
-    Edition(
-        "with-its-reason", 'the result is a pair: the new tokens, and "stop" or "length"', generate, args=_same,
-        back=_same, result=_with_its_reason, axes=("of tokens, reason", "new token"),
-    ),
-)  # fmt: skip

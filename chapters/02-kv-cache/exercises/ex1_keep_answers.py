@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def token_by_token(reads: Tensor, new: int) -> Tensor:
@@ -36,11 +36,21 @@ def by_reach(reads: Tensor, new: int) -> Tensor:
     return torch.stack(parts)
 
 
-RIGHT = (Right(token_by_token), Right(by_reach))
-
 EQUIVALENT: dict[str, str] = {}
 
 
+def _turned(reads: Tensor, new: int) -> tuple[Tensor, int]:
+    return reads.permute(2, 1, 0), new
+
+
+@edition(
+    "read-by",
+    "the table says by whom each key is read, and the layers stand last",
+    args=_turned,
+    back=_turned,
+    result=lambda kept, *args: kept.permute(2, 1, 0),
+    axes=("token", "of queries, keys, values: number", "layer"),
+)
 def keep(read_by: Tensor, new: int) -> Tensor:
     """What is worth keeping of the tokens before: (T, 3, L) bool, of each layer's queries, keys and values.
 
@@ -59,16 +69,3 @@ def keep(read_by: Tensor, new: int) -> Tensor:
         kept[:, 1:, layer] = ((read_by[:, :, layer] & after).any(1) & ~changed)[:, None]
         changed = after
     return kept
-
-
-def _turned(reads: Tensor, new: int) -> tuple[Tensor, int]:
-    return reads.permute(2, 1, 0), new
-
-
-EDITIONS = (
-    Edition(
-        "read-by", "the table says by whom each key is read, and the layers stand last", keep, args=_turned,
-        back=_turned, result=lambda kept, *args: kept.permute(2, 1, 0),
-        axes=("token", "of queries, keys, values: number", "layer"),
-    ),
-)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def line_by_line(positions: Tensor, longest: int, multiple: int, slots: int) -> Tensor:
@@ -28,11 +28,12 @@ def rows_of_a_triangle(positions: Tensor, longest: int, multiple: int, slots: in
     return triangle[positions].unsqueeze(1)
 
 
-RIGHT = (Right(line_by_line), Right(rows_of_a_triangle))
-
-EQUIVALENT = {"S = min(-(-longest // multiple) * multiple, slots)": "min takes its arguments in either order"}
-
-
+@edition(
+    "as-numbers",
+    "the mask is numbers that are added to the scores, in place of truths",
+    result=lambda mask, *args: torch.zeros(mask[:, 0].shape).masked_fill(~mask[:, 0], -torch.inf),
+    axes=("row", "query", "slot"),
+)
 def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tensor:
     """What is added to the scores of the slots that are read: (B, T, S) float32, 0 or minus infinity.
 
@@ -44,17 +45,3 @@ def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tenso
     S = min(slots, -(-longest // multiple) * multiple)
     later = torch.arange(S, device=positions.device) > positions[:, :, None]
     return torch.zeros(later.shape, device=positions.device).masked_fill(later, -torch.inf)
-
-
-def _same(positions: Tensor, longest: int, multiple: int, slots: int) -> tuple[Tensor, int, int, int]:
-    return positions, longest, multiple, slots
-
-
-EDITIONS = (
-    Edition(
-        "as-numbers", "the mask is numbers that are added to the scores, in place of truths", visible,
-        args=_same, back=_same,
-        result=lambda mask, *args: torch.zeros(mask[:, 0].shape).masked_fill(~mask[:, 0], -torch.inf),
-        axes=("row", "query", "slot"),
-    ),
-)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def by_masks(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,11 +24,21 @@ def from_the_first_token(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     return positions, before + real.count_nonzero(1)
 
 
-RIGHT = (Right(by_masks), Right(from_the_first_token))
-
 EQUIVALENT: dict[str, str] = {}
 
 
+def _turned(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    return real.T, before
+
+
+@edition(
+    "time-first",
+    "columns stand before rows: `real` is (T, B)",
+    args=_turned,
+    back=_turned,
+    result=lambda found, *args: (found[0].T, found[1]),
+    axes=("of positions, next: number", "column", "row"),
+)
 def places(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """The position of every column, (T, B) int64, and of each row's next token, (B,) int64.
 
@@ -37,16 +47,3 @@ def places(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """
     counted = real.cumsum(0)
     return (before + counted - 1).masked_fill(~real, 0), before + counted[-1]
-
-
-def _turned(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    return real.T, before
-
-
-EDITIONS = (
-    Edition(
-        "time-first", "columns stand before rows: `real` is (T, B)", places, args=_turned, back=_turned,
-        result=lambda found, *args: (found[0].T, found[1]),
-        axes=("of positions, next: number", "column", "row"),
-    ),
-)  # fmt: skip

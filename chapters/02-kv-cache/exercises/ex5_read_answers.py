@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def row_by_row(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
@@ -41,18 +41,22 @@ def replaced_first(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -
     return torch.einsum("bths,btshd->bthd", weights, own_values)
 
 
-RIGHT = (Right(row_by_row), Right(by_sdpa), Right(replaced_first))
-
-_SWAPPED = "transpose takes its two dimensions in either order"
-EQUIVALENT = {
-    "q, keys, values = (q.transpose(1, 2), keys.transpose(1, 2), values.transpose(2, 1))": _SWAPPED,
-    "q, keys, values = (q.transpose(1, 2), keys.transpose(2, 1), values.transpose(1, 2))": _SWAPPED,
-    "q, keys, values = (q.transpose(2, 1), keys.transpose(1, 2), values.transpose(1, 2))": _SWAPPED,
-    "return products.masked_fill(hidden[..., None], 0.0).sum(3).transpose(2, 1)": _SWAPPED,
-    "scores = (q @ keys.transpose(3, 2) / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)": _SWAPPED,
-}
+def _there(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+    return q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), positions + 1
 
 
+def _back(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+    return q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), lengths - 1
+
+
+@edition(
+    "heads-first",
+    "heads stand before tokens and slots, and lengths are given in place of positions",
+    args=_there,
+    back=_back,
+    result=lambda out, *args: out.transpose(1, 2),
+    axes=("row", "head", "column", "channel"),
+)
 def read(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
     """Attention of a step's queries over their rows of the cache: q (B, H, T, D) -> (B, H, T, D), of any floating type.
 
@@ -65,20 +69,3 @@ def read(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
     scores = (q @ keys.transpose(2, 3) / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)
     products = scores.softmax(-1)[..., None] * values[:, :, None]
     return products.masked_fill(hidden[..., None], 0.0).sum(3)
-
-
-def _there(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
-    return q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), positions + 1
-
-
-def _back(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
-    return q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), lengths - 1
-
-
-EDITIONS = (
-    Edition(
-        "heads-first", "heads stand before tokens and slots, and lengths are given in place of positions", read,
-        args=_there, back=_back, result=lambda out, *args: out.transpose(1, 2),
-        axes=("row", "head", "column", "channel"),
-    ),
-)  # fmt: skip

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from nanocourse.exercises.exercise import Right
-
 
 def in_fractions(shape: dict[str, int], memory: int, slots: int, bytes_per_number: int) -> dict[str, int]:
     """Head by head, and in exact fractions of a row."""
@@ -22,10 +20,3 @@ def in_numbers(shape: dict[str, int], memory: int, slots: int, bytes_per_number:
     room = memory // bytes_per_number - shape["parameters"]
     rows = room // (token * slots) - 1
     return {"token": token * bytes_per_number, "row": token * slots * bytes_per_number, "rows": rows if rows > 0 else 0}
-
-
-RIGHT = (Right(in_fractions), Right(in_numbers))
-
-EQUIVALENT = {
-    "return {'token': token, 'row': row, 'rows': max(free // row - 1, 0)}": "max takes its arguments in either order",
-}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Rows = list[list[int]]
 
@@ -33,16 +33,28 @@ def in_place(owned: Rows, lengths: list[int], free: list[int], block_size: int) 
     return [blocks, *rest], left
 
 
-RIGHT = (Right(by_division), Right(in_place))
-
 EQUIVALENT = {
-    "for blocks, length in zip(owned, lengths, strict=False):": "there is one length for every row",
     "without: owned, free = ([list(blocks) for blocks in owned], list(free))": (
         "a solution gets lists of its own, so whether it changes them cannot be seen, and does no harm"
     ),
 }
 
 
+def _begun(result: tuple[Rows, list[int]], owned: Rows, *args: object) -> list[tuple[int, int, int]]:
+    return [
+        (row, place, block)
+        for row, blocks in enumerate(result[0])
+        for place, block in enumerate(blocks)
+        if place >= len(owned[row]) or owned[row][place] != block
+    ]
+
+
+@edition(
+    "blocks-begun",
+    "the answer is the list of blocks that are begun, not the rows' lists",
+    result=_begun,
+    axes=("block", "number"),
+)
 def blocks_begun(owned: Rows, lengths: list[int], free: list[int], block_size: int) -> list[tuple[int, int, int]]:
     """The blocks that are begun, in the order in which they are taken: (row, place in the row's list, block).
 
@@ -58,20 +70,3 @@ def blocks_begun(owned: Rows, lengths: list[int], free: list[int], block_size: i
                 raise RuntimeError("no free block")
             begun.append((row, place, left.pop()))
     return begun
-
-
-def _begun(result: tuple[Rows, list[int]], owned: Rows, *args: object) -> list[tuple[int, int, int]]:
-    return [
-        (row, place, block)
-        for row, blocks in enumerate(result[0])
-        for place, block in enumerate(blocks)
-        if place >= len(owned[row]) or owned[row][place] != block
-    ]
-
-
-EDITIONS = (
-    Edition(
-        "blocks-begun", "the answer is the list of blocks that are begun, not the rows' lists", blocks_begun,
-        args=lambda *args: args, back=lambda *args: args, result=_begun, axes=("block", "number"),
-    ),
-)  # fmt: skip

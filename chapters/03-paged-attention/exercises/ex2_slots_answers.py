@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def token_by_token(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
@@ -25,11 +25,19 @@ def with_a_dummy_row(tables: Tensor, row: Tensor, positions: Tensor, block_size:
                      alpha=block_size)  # fmt: skip
 
 
-RIGHT = (Right(token_by_token), Right(with_a_dummy_row))
-
 EQUIVALENT: dict[str, str] = {}
 
 
+def _pairs(slots: Tensor, tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
+    return torch.stack((slots // block_size, slots % block_size), -1)
+
+
+@edition(
+    "block-and-place",
+    "the answer is a pair of block and place for each token, not a slot",
+    result=_pairs,
+    axes=("token", "of the pair"),
+)
 def places(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
     """Where a step's N tokens, one at least, are written: (N, 2) int64, of each token its block and its place.
 
@@ -40,15 +48,3 @@ def places(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> T
     """
     lines = torch.cat((tables, torch.zeros_like(tables[:1]))).long()
     return torch.stack((lines[row, positions // block_size], positions % block_size), -1)
-
-
-def _pairs(slots: Tensor, tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    return torch.stack((slots // block_size, slots % block_size), -1)
-
-
-EDITIONS = (
-    Edition(
-        "block-and-place", "the answer is a pair of block and place for each token, not a slot", places,
-        args=lambda *args: args, back=lambda *args: args, result=_pairs, axes=("token", "of the pair"),
-    ),
-)  # fmt: skip

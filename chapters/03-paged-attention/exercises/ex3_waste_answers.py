@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.exercise import Right
-
 
 def by_remainders(lengths: list[int], room: int, block_size: int, token_bytes: int) -> tuple[int, int]:
     """What each row lacks to the next multiple."""
@@ -20,7 +18,5 @@ def taken_less_used(lengths: list[int], room: int, block_size: int, token_bytes:
     table = (1 + len(lengths)) * ((room - 1) // block_size + 1) * 32 // 8
     return token_bytes * room * (1 + len(lengths)) - used, int(pool + table - used)
 
-
-RIGHT = (Right(by_remainders), Right(taken_less_used))
 
 EQUIVALENT: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def token_by_token(table: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int) -> Tensor:
@@ -25,23 +25,7 @@ def by_slots(table: Tensor, positions: Tensor, head: int, heads: int, block_size
     return (slot // block_size * heads + head) * (block_size * head_size) + slot % block_size * head_size
 
 
-RIGHT = (Right(token_by_token), Right(by_slots))
-
 EQUIVALENT: dict[str, str] = {}
-
-
-def key_offsets(
-    tables: Tensor, rows: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int
-) -> Tensor:
-    """How many numbers of the pool stand before the key of `head`, for each token: (N,) int64.
-
-    tables (B, width) int32: the blocks of each row. rows, positions (N,) int32: of each token, its row and its position
-    in that row's text. The pool of one layer has the shape (blocks, heads, block_size, head_size), and lies in memory
-    in this order, without gaps. It may hold more numbers than 32 bits can count.
-    """
-    at = positions.long()
-    part = tables.long()[rows.long(), at // block_size] * heads + head  # (N,) of all blocks, head by head
-    return (part * block_size + at % block_size) * head_size
 
 
 def _in_two_rows(table: Tensor, positions: Tensor, *sizes: int) -> tuple[Tensor | int, ...]:
@@ -56,9 +40,18 @@ def _in_one_row(tables: Tensor, rows: Tensor, positions: Tensor, *sizes: int) ->
     return (tables.amax(0), positions, *sizes)
 
 
-EDITIONS = (
-    Edition(
-        "rows-mixed", "the tokens belong to several rows, each with a table of its own", key_offsets,
-        args=_in_two_rows, back=_in_one_row, result=lambda offsets, *args: offsets,
-    ),
-)  # fmt: skip
+@edition(
+    "rows-mixed", "the tokens belong to several rows, each with a table of its own", args=_in_two_rows, back=_in_one_row
+)
+def key_offsets(
+    tables: Tensor, rows: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int
+) -> Tensor:
+    """How many numbers of the pool stand before the key of `head`, for each token: (N,) int64.
+
+    tables (B, width) int32: the blocks of each row. rows, positions (N,) int32: of each token, its row and its position
+    in that row's text. The pool of one layer has the shape (blocks, heads, block_size, head_size), and lies in memory
+    in this order, without gaps. It may hold more numbers than 32 bits can count.
+    """
+    at = positions.long()
+    part = tables.long()[rows.long(), at // block_size] * heads + head  # (N,) of all blocks, head by head
+    return (part * block_size + at % block_size) * head_size

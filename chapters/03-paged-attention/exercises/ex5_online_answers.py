@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Read = Callable[[int], tuple[list[float], list[float]]]
 
@@ -35,15 +35,33 @@ def kept_then_weighed(read: Read, tiles: int) -> tuple[float, float, float]:
     return top, sum(math.exp(s - top) for s, _ in kept), sum(math.exp(s - top) * v for s, v in kept)
 
 
-RIGHT = (Right(each_tile_then_joined), Right(kept_then_weighed))
-
 _ADDED = "acc = acc * rescale + sum((w * v for w, v, s in zip({}, scores, strict={}) if s > -math.inf))"
 EQUIVALENT = {
     _ADDED.format("values, weights", "True"): "a product has no order",
-    _ADDED.format("weights, values", "False"): "a tile has as many values as scores",
 }
 
 
+LOG2_E = math.log2(math.e)
+
+
+def _scaled(read: Read, by: float) -> Read:
+    def scaled(tile: int) -> tuple[list[float], list[float]]:
+        scores, values = read(tile)
+        return [score * by for score in scores], values
+
+    scaled.__doc__ = f"{read.__doc__}; the scores times {by:.4f}"  # as the stub's example shows it
+    given = getattr(read, "gives", ())
+    scaled.gives = [(tile, ([s * by for s in scores], held)) for tile, (scores, held) in given]  # type: ignore[attr-defined]
+    return scaled
+
+
+@edition(
+    "powers-of-two",
+    "scores are in units of log 2: a weight is 2 ** (score - maximum)",
+    args=lambda read, tiles: (_scaled(read, LOG2_E), tiles),
+    back=lambda read, tiles: (_scaled(read, 1 / LOG2_E), tiles),
+    result=lambda state, *args: (state[0] * LOG2_E, *state[1:]),
+)
 def attend_tiles(read: Callable[[int], tuple[list[float], list[float]]], tiles: int) -> tuple[float, float, float]:
     """One pass over the tiles of a context: the highest score, the sum of weights, the weighted sum of values.
 
@@ -63,27 +81,3 @@ def attend_tiles(read: Callable[[int], tuple[list[float], list[float]]], tiles: 
             total += sum(2.0 ** (score - top) for score, _ in real)
             acc += sum(2.0 ** (score - top) * value for score, value in real)
     return top, total, acc
-
-
-LOG2_E = math.log2(math.e)
-
-
-def _scaled(read: Read, by: float) -> Read:
-    def scaled(tile: int) -> tuple[list[float], list[float]]:
-        scores, values = read(tile)
-        return [score * by for score in scores], values
-
-    scaled.__doc__ = f"{read.__doc__}; the scores times {by:.4f}"  # as the stub's example shows it
-    given = getattr(read, "gives", ())
-    scaled.gives = [(tile, ([s * by for s in scores], held)) for tile, (scores, held) in given]  # type: ignore[attr-defined]
-    return scaled
-
-
-EDITIONS = (
-    Edition(
-        "powers-of-two", "scores are in units of log 2: a weight is 2 ** (score - maximum)", attend_tiles,
-        args=lambda read, tiles: (_scaled(read, LOG2_E), tiles),
-        back=lambda read, tiles: (_scaled(read, 1 / LOG2_E), tiles),
-        result=lambda state, *args: (state[0] * LOG2_E, *state[1:]),
-    ),
-)  # fmt: skip

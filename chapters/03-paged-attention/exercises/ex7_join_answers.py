@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def part_by_part(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
@@ -35,8 +35,6 @@ def by_log_sum_exp(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor)
     return torch.einsum("ns,nsd->nd", share, each).float()
 
 
-RIGHT = (Right(part_by_part), Right(by_log_sum_exp))
-
 _TINY = "a part that is not empty has a sum of at least 1: any number far below it will do"
 EQUIVALENT = {
     "return (acc / total.clamp(min=2e-30)).float()": _TINY,
@@ -44,6 +42,18 @@ EQUIVALENT = {
 }
 
 
+LOG2_E = math.log2(math.e)
+
+
+def _to_2(maxima: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    return (maxima * LOG2_E, *rest)
+
+
+def _from_2(maxima: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    return (maxima / LOG2_E, *rest)
+
+
+@edition("powers-of-two", "scores are in units of log 2: a weight is 2 ** (score - maximum)", args=_to_2, back=_from_2)
 def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
     """Attention's result (N, D), from what S programs found in their parts of each of N contexts; float32.
 
@@ -58,22 +68,3 @@ def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor
     total = (torch.where(some, totals, 0.0) * share).sum(1, keepdim=True)
     acc = (torch.where(some[:, :, None], accs, 0.0) * share[:, :, None]).sum(1)  # (N, D)
     return (acc / total.clamp(min=1e-30)).float()
-
-
-LOG2_E = math.log2(math.e)
-
-
-def _to_2(maxima: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-    return (maxima * LOG2_E, *rest)
-
-
-def _from_2(maxima: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-    return (maxima / LOG2_E, *rest)
-
-
-EDITIONS = (
-    Edition(
-        "powers-of-two", "scores are in units of log 2: a weight is 2 ** (score - maximum)", join,
-        args=_to_2, back=_from_2, result=lambda out, *args: out,
-    ),
-)  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.exercise import Right
 from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
 
 
@@ -22,13 +21,3 @@ def by_string(batch: int, heads: int, max_len: int, lengths: list[int]) -> int:
     """The highest binary digit, from the number's own digits."""
     wanted = sorted((MAX_SPLITS, PROGRAMS // batch // heads, (max_len - 1) // SPLIT_TOKENS + 1))[0]
     return int("1" + "0" * (len(f"{wanted:b}") - 1), 2)
-
-
-RIGHT = (Right(by_doubling), Right(by_string))
-
-_ORDER = "the least of three is the same in any order"
-EQUIVALENT = {
-    "return 1 << max(wanted.bit_length() - 1, 0)": "the larger of two is the same in either order",
-    "wanted = min(MAX_SPLITS, tiles, PROGRAMS // (batch * heads))": _ORDER,
-    "wanted = min(PROGRAMS // (batch * heads), MAX_SPLITS, tiles)": _ORDER,
-}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Result = tuple[Tensor, dict[str, str]]
@@ -49,23 +49,28 @@ def row_by_row(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
     return device["token"][: host["rows"]], kinds | dict.fromkeys(("rows", "read", "sampled"), "key")
 
 
-RIGHT = (Right(with_masks), Right(row_by_row))
-
-_ORDER = "the order in which values are sorted says nothing"
-_KINDS = "return (token, kinds | dict.fromkeys({}, 'moving'))"
-EQUIVALENT = {
-    "kinds = dict.fromkeys(('stride', 'weights', 'vocab'), 'baked')": _ORDER,
-    "kinds = dict.fromkeys(('weights', 'vocab', 'stride'), 'baked')": _ORDER,
-    "kinds |= dict.fromkeys(('read', 'rows', 'sampled'), 'key')": _ORDER,
-    "kinds |= dict.fromkeys(('rows', 'sampled', 'read'), 'key')": _ORDER,
-    _KINDS.format("('position', 'token', 'seed', 'temperature', 'live', 'cache')"): _ORDER,
-    _KINDS.format("('token', 'position', 'seed', 'live', 'temperature', 'cache')"): _ORDER,
-    _KINDS.format("('token', 'position', 'seed', 'temperature', 'cache', 'live')"): _ORDER,
-    _KINDS.format("('token', 'position', 'temperature', 'seed', 'live', 'cache')"): _ORDER,
-    _KINDS.format("('token', 'seed', 'position', 'temperature', 'live', 'cache')"): _ORDER,
-}
+def _by_slots(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Any, ...]:
+    return host, device | {"cache": device["cache"].T}
 
 
+def _by_name(found: tuple[dict[str, list[str]], Tensor], *args: object) -> Result:
+    sort, token = found
+    kinds = {name: kind for kind, names in sort.items() for name in names}
+    if len(kinds) != sum(map(len, sort.values())):
+        raise TypeError("each of the values is one of three, and none is two of them")
+    return token, kinds
+
+
+def _sorted_by_kind(answer: Function) -> Function:
+    return Formed(answer, _by_slots, _by_name)
+
+
+@edition(
+    "a-column-a-row",
+    "the cache is stored the other way round, a column a row: (room, N); and the sort comes first, by kinds: a "
+    "list of names for each of the three",
+    played=_sorted_by_kind,
+)
 def sorted_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[dict[str, list[str]], Tensor]:
     """For each of "baked", "moving" and "key" which of the twelve values it is; and the next token of rows 0..rows-1.
 
@@ -90,28 +95,3 @@ def sorted_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[dict[s
     position.add_(live)
     moving = ["token", "position", "seed", "temperature", "live", "cache"]
     return {"baked": ["weights", "stride", "vocab"], "moving": moving, "key": ["rows", "read", "sampled"]}, token
-
-
-def _by_slots(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Any, ...]:
-    return host, device | {"cache": device["cache"].T}
-
-
-def _by_name(found: tuple[dict[str, list[str]], Tensor], *args: object) -> Result:
-    sort, token = found
-    kinds = {name: kind for kind, names in sort.items() for name in names}
-    if len(kinds) != sum(map(len, sort.values())):
-        raise TypeError("each of the values is one of three, and none is two of them")
-    return token, kinds
-
-
-def _sorted_by_kind(answer: Function) -> Function:
-    return Formed(answer, _by_slots, _by_name)
-
-
-EDITIONS = (
-    Edition(
-        "a-column-a-row",
-        "the cache is stored the other way round, a column a row: (room, N); and the sort comes first, by kinds: a "
-        "list of names for each of the three", sorted_step, played=_sorted_by_kind,
-    ),
-)  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Inputs = dict[str, Tensor]
@@ -33,14 +33,27 @@ def by_indices(static: Inputs, new: Inputs, nobody: int) -> None:
     static["starts"].index_fill_(0, torch.tensor([len(static["starts"]) - 1]), len(static["positions"]))
 
 
-RIGHT = (Right(name_by_name), Right(by_indices))
-
 EQUIVALENT: dict[str, str] = {}
 
 
 Piece = tuple[int, int, list[int], int]
 
 
+def _pieces(static: Inputs, new: Inputs, nobody: int) -> tuple[Any, ...]:
+    found, starts = [], new["starts"].tolist()
+    for begin, end in pairwise(starts):
+        ids, chosen = new["token_ids"][begin:end].tolist(), int(end - 1 in new["logits_at"].tolist())
+        found.append((int(new["row"][begin]), int(new["positions"][begin]), ids, chosen))
+    return static, found, nobody
+
+
+def _from_pieces(answer: Function) -> Function:
+    return Formed(answer, _pieces, lambda result, *args: result)
+
+
+@edition(
+    "from-pieces", "the new tokens are not packed: they come as a list of pieces, a tuple for each", played=_from_pieces
+)
 def copy_pieces(static: Inputs, pieces: list[Piece], nobody: int) -> None:
     """Let a recorded prefill find these pieces of prompts in its inputs `static`, at its next replay.
 
@@ -66,23 +79,3 @@ def copy_pieces(static: Inputs, pieces: list[Piece], nobody: int) -> None:
         left = [others.get(name, 0)] * (len(tensor) - len(packed[name]))
         tensor.copy_(torch.tensor(packed[name] + left))
     static["starts"][-1] = len(static["token_ids"])
-
-
-def _pieces(static: Inputs, new: Inputs, nobody: int) -> tuple[Any, ...]:
-    found, starts = [], new["starts"].tolist()
-    for begin, end in pairwise(starts):
-        ids, chosen = new["token_ids"][begin:end].tolist(), int(end - 1 in new["logits_at"].tolist())
-        found.append((int(new["row"][begin]), int(new["positions"][begin]), ids, chosen))
-    return static, found, nobody
-
-
-def _from_pieces(answer: Function) -> Function:
-    return Formed(answer, _pieces, lambda result, *args: result)
-
-
-EDITIONS = (
-    Edition(
-        "from-pieces", "the new tokens are not packed: they come as a list of pieces, a tuple for each", copy_pieces,
-        played=_from_pieces,
-    ),
-)  # fmt: skip

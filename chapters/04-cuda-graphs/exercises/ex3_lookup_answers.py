@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Steps = list[dict[str, Any]]
 
@@ -43,8 +43,6 @@ def looking_back(steps: Steps, room: int) -> list[int]:
     return found
 
 
-RIGHT = (Right(with_times), Right(looking_back))
-
 _ORDER = "a key with its parts in another order is as good"
 EQUIVALENT = {
     "key = (step['columns'], step['rows'], step['read'], step['sampler'])": _ORDER,
@@ -54,6 +52,25 @@ EQUIVALENT = {
 }
 
 
+_NAMES = ("rows", "columns", "tokens", "address", "read", "length", "sampler", "temperature")
+
+
+def _back(steps: list[tuple[Any, ...]], room: int) -> tuple[Any, ...]:
+    return [dict(zip(_NAMES, step, strict=True)) for step in steps], room
+
+
+def _counted(found: list[int], *args: object) -> list[tuple[int, int]]:
+    return [(number, found.count(number)) for number in sorted(set(found))]
+
+
+@edition(
+    "captured-and-used",
+    "steps are tuples, and the answer is which of them capture a graph, and how often each is used",
+    args=lambda steps, room: ([tuple(step[name] for name in _NAMES) for step in steps], room),
+    back=_back,
+    result=_counted,
+    axes=("capture", "number"),
+)
 def captures(steps: list[tuple[Any, ...]], room: int) -> list[tuple[int, int]]:
     """The steps at which a graph is captured, and how many steps replay it: pairs (number, uses), in order.
 
@@ -77,24 +94,3 @@ def captures(steps: list[tuple[Any, ...]], room: int) -> list[tuple[int, int]]:
             del graphs[next(iter(graphs))]
         uses[graphs[key]] = uses.get(graphs[key], 0) + 1
     return sorted(uses.items())
-
-
-_NAMES = ("rows", "columns", "tokens", "address", "read", "length", "sampler", "temperature")
-
-
-def _back(steps: list[tuple[Any, ...]], room: int) -> tuple[Any, ...]:
-    return [dict(zip(_NAMES, step, strict=True)) for step in steps], room
-
-
-def _counted(found: list[int], *args: object) -> list[tuple[int, int]]:
-    return [(number, found.count(number)) for number in sorted(set(found))]
-
-
-EDITIONS = (
-    Edition(
-        "captured-and-used",
-        "steps are tuples, and the answer is which of them capture a graph, and how often each is used",
-        captures, args=lambda steps, room: ([tuple(step[name] for name in _NAMES) for step in steps], room),
-        back=_back, result=_counted, axes=("capture", "number"),
-    ),
-)  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Answer = tuple[list[int], list[int | None]]
 
@@ -36,20 +36,12 @@ def by_recursion(maximum: int, batches: list[int]) -> Answer:
     return sizes, [rung.get(batch) for batch in batches]
 
 
-RIGHT = (Right(by_doublings), Right(by_recursion))
-
-_SIZES = "sizes = [n for n in range(1, maximum) if n in {} or n % max({}) == 0]"
-EQUIVALENT = {
-    _SIZES.format("(1, 2, 4)", "2 ** n.bit_length() // 8, 8"): "the larger of two is the same in either order",
-    _SIZES.format(
-        "(1, 4, 2)", "8, 2 ** n.bit_length() // 8"
-    ): "where a number stands in a tuple does not matter to `in`",
-    _SIZES.format(
-        "(2, 1, 4)", "8, 2 ** n.bit_length() // 8"
-    ): "where a number stands in a tuple does not matter to `in`",
-}
+def _padding(result: Answer, maximum: int, batches: list[int]) -> tuple[list[int], list[int | None]]:
+    pairs = zip(result[1], batches, strict=True)
+    return result[0][::-1], [None if size is None else size - batch for size, batch in pairs]
 
 
+@edition("padded-rows", "the largest size comes first, and for each batch its padding rows are told", result=_padding)
 def ladder_and_padding(maximum: int, batches: list[int]) -> tuple[list[int], list[int | None]]:
     """The batch sizes that are captured, the largest first, and for each of `batches` its padding rows.
 
@@ -65,16 +57,3 @@ def ladder_and_padding(maximum: int, batches: list[int]) -> tuple[list[int], lis
     sizes += [maximum] * (maximum > 0)
     padding = [min((size - batch for size in sizes if size >= batch), default=None) for batch in batches]
     return sizes[::-1], padding
-
-
-def _padding(result: Answer, maximum: int, batches: list[int]) -> tuple[list[int], list[int | None]]:
-    pairs = zip(result[1], batches, strict=True)
-    return result[0][::-1], [None if size is None else size - batch for size, batch in pairs]
-
-
-EDITIONS = (
-    Edition(
-        "padded-rows", "the largest size comes first, and for each batch its padding rows are told", ladder_and_padding,
-        args=lambda *args: args, back=lambda *args: args, result=_padding,
-    ),
-)  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 
@@ -31,13 +31,29 @@ def in_products(position: Tensor, live: Tensor, tables: Tensor, null: int, block
     return slots.long(), position.float() + 1, tables.long()
 
 
-RIGHT = (Right(with_where), Right(in_products))
-
 EQUIVALENT = {
     "block = tables.gather(1, position[:, None] // block_size)[:, -1]": "there is one column: the first and the last",
 }
 
 
+def _columns(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Any, ...]:
+    return position, live, tables.T, null, block_size
+
+
+def _in_rows(found: tuple[Tensor, Tensor], *args: object) -> tuple[Tensor, ...]:
+    tables, (slots, lengths) = found
+    return slots, lengths, tables.T
+
+
+def _by_columns(answer: Function) -> Function:
+    return Formed(answer, _columns, _in_rows)
+
+
+@edition(
+    "tables-in-columns",
+    "tables are (width, B), a column a row; they come first in the result, and slots and lengths are one tensor (2, B)",
+    played=_by_columns,
+)
 def by_columns(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, Tensor]:
     """The table of each row of a decode step (width, B), and two lines (2, B): its slot, and how many tokens it reads.
 
@@ -56,25 +72,3 @@ def by_columns(position: Tensor, live: Tensor, tables: Tensor, null: int, block_
     at = torch.where(real, position, 0)
     block = torch.take_along_dim(tables, (at // block_size)[None], 0)[0]  # (B,)
     return tables, torch.stack([block * block_size + at % block_size, at + 1])
-
-
-def _columns(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Any, ...]:
-    return position, live, tables.T, null, block_size
-
-
-def _in_rows(found: tuple[Tensor, Tensor], *args: object) -> tuple[Tensor, ...]:
-    tables, (slots, lengths) = found
-    return slots, lengths, tables.T
-
-
-def _by_columns(answer: Function) -> Function:
-    return Formed(answer, _columns, _in_rows)
-
-
-EDITIONS = (
-    Edition(
-        "tables-in-columns",
-        "tables are (width, B), a column a row; they come first in the result, and slots and lengths are one tensor "
-        "(2, B)", by_columns, played=_by_columns,
-    ),
-)  # fmt: skip

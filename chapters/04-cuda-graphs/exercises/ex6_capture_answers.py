@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Step = Callable[[], object]
@@ -41,11 +41,29 @@ def by_multiplying(step: Step, state: Tensor, warm: Warm, record: Record) -> Any
         state.mul_(0).add_(before)
 
 
-RIGHT = (Right(only_live), Right(by_multiplying))
-
 EQUIVALENT: dict[str, str] = {}
 
 
+def _apart(step: Step, state: Tensor, warm: Warm, record: Record) -> tuple[Any, ...]:
+    return step, *state, warm, record
+
+
+def _recording(found: tuple[list[int], Any], step: Step, state: Tensor, *args: object) -> Any:
+    rows, graph = found
+    if rows != state[2].nonzero().flatten().tolist():
+        raise TypeError(f"the live rows are others than {rows!r:.60}")
+    return graph
+
+
+def _of_three(answer: Function) -> Function:
+    return Formed(answer, _apart, _recording)
+
+
+@edition(
+    "three-tensors",
+    "token, position and live are three tensors, and the numbers of the live rows come before the recording",
+    played=_of_three,
+)
 def capture_rows(
     step: Step, token: Tensor, position: Tensor, live: Tensor, warm: Warm, record: Record
 ) -> tuple[list[int], Any]:
@@ -67,27 +85,3 @@ def capture_rows(
     finally:
         for tensor, found in saved:
             tensor.copy_(found)
-
-
-def _apart(step: Step, state: Tensor, warm: Warm, record: Record) -> tuple[Any, ...]:
-    return step, *state, warm, record
-
-
-def _recording(found: tuple[list[int], Any], step: Step, state: Tensor, *args: object) -> Any:
-    rows, graph = found
-    if rows != state[2].nonzero().flatten().tolist():
-        raise TypeError(f"the live rows are others than {rows!r:.60}")
-    return graph
-
-
-def _of_three(answer: Function) -> Function:
-    return Formed(answer, _apart, _recording)
-
-
-EDITIONS = (
-    Edition(
-        "three-tensors",
-        "token, position and live are three tensors, and the numbers of the live rows come before the recording",
-        capture_rows, played=_of_three,
-    ),
-)  # fmt: skip

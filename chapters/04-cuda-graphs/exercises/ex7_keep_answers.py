@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Replay = Callable[[], None]
@@ -32,23 +32,7 @@ def by_adding_nothing(replay: Replay, tokens: Tensor, count: int) -> list[Tensor
     return [one() for _ in range(count)]
 
 
-RIGHT = (Right(through_the_host), Right(by_adding_nothing))
-
 EQUIVALENT: dict[str, str] = {}
-
-
-def keep_newest_first(replay: Replay, tokens: Tensor, count: int) -> Tensor:
-    """The tokens of the next `count` steps, 512 at most: one (count, B), the newest first, to be read at any time.
-
-    replay(): runs the recorded step once, and returns nothing. tokens (B,), whole numbers: what the step gave when it
-    was recorded; at first nothing has run, and what it holds is undefined. The caller goes on replaying afterwards. No
-    step may be run that was not asked for: each one advances the batch.
-    """
-    kept = tokens.new_empty(count, len(tokens))
-    for line in reversed(range(count)):
-        replay()
-        kept[line] = tokens
-    return kept
 
 
 def _oldest_first(kept: Tensor, *args: object) -> list[Tensor]:
@@ -61,9 +45,16 @@ def _of_one_tensor(answer: Function) -> Function:
     return Formed(answer, lambda *args: args, _oldest_first)
 
 
-EDITIONS = (
-    Edition(
-        "newest-first", "the result is one tensor (count, B), the newest step first", keep_newest_first,
-        played=_of_one_tensor,
-    ),
-)  # fmt: skip
+@edition("newest-first", "the result is one tensor (count, B), the newest step first", played=_of_one_tensor)
+def keep_newest_first(replay: Replay, tokens: Tensor, count: int) -> Tensor:
+    """The tokens of the next `count` steps, 512 at most: one (count, B), the newest first, to be read at any time.
+
+    replay(): runs the recorded step once, and returns nothing. tokens (B,), whole numbers: what the step gave when it
+    was recorded; at first nothing has run, and what it holds is undefined. The caller goes on replaying afterwards. No
+    step may be run that was not asked for: each one advances the batch.
+    """
+    kept = tokens.new_empty(count, len(tokens))
+    for line in reversed(range(count)):
+        replay()
+        kept[line] = tokens
+    return kept

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed, NoVerdict
 
 Make = Callable[..., Any]
@@ -63,8 +63,6 @@ def one_long_day(make: Make) -> None:
         raise AssertionError("another day")
 
 
-RIGHT = (Right(side_by_side), Right(one_long_day))
-
 _OTHER = "another choice of rows, steps and parameters, which meets the same situations"
 EQUIVALENT = {
     "engine.admit(word, seed, heat)": _OTHER,
@@ -77,6 +75,26 @@ EQUIVALENT = {
 }
 
 
+def _two_kinds(make: Make) -> tuple[Make, Make]:
+    return partial(make, graphs=True), partial(make, graphs=False)
+
+
+def _raised(right: bool, *args: object) -> None:
+    if right is not True and right is not False:
+        raise NoVerdict(TypeError(f"the result is True or False, and no {type(right).__name__}"))
+    if not right:
+        raise AssertionError("it says that the engine is wrong")
+
+
+def _by_verdict(answer: Function) -> Function:
+    return Formed(answer, _two_kinds, _raised)
+
+
+@edition(
+    "true-or-false",
+    "two functions make engines, with graphs and without, and the answer is True or False: it raises nothing",
+    played=_by_verdict,
+)
 def is_right(graphed: Make, called: Make) -> bool:
     """True if the engines that `graphed` makes are right; False if they are wrong, or break down.
 
@@ -110,27 +128,3 @@ def is_right(graphed: Make, called: Make) -> bool:
         return same and one.missed == 0
     except Exception:
         return False
-
-
-def _two_kinds(make: Make) -> tuple[Make, Make]:
-    return partial(make, graphs=True), partial(make, graphs=False)
-
-
-def _raised(right: bool, *args: object) -> None:
-    if right is not True and right is not False:
-        raise NoVerdict(TypeError(f"the result is True or False, and no {type(right).__name__}"))
-    if not right:
-        raise AssertionError("it says that the engine is wrong")
-
-
-def _by_verdict(answer: Function) -> Function:
-    return Formed(answer, _two_kinds, _raised)
-
-
-EDITIONS = (
-    Edition(
-        "true-or-false",
-        "two functions make engines, with graphs and without, and the answer is True or False: it raises nothing",
-        is_right, played=_by_verdict,
-    ),
-)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Plan = list[tuple[int, int, bool]]
 
@@ -38,14 +38,35 @@ def by_recursion(prompts: list[int], computed: list[int], budget: int, chunk: in
     )
 
 
-RIGHT = (Right(token_by_token), Right(by_recursion))
-_ORDER = "the smallest of three is the same in any order"
-EQUIVALENT = {
-    "tokens = min(chunk, length - computed[at], left)": _ORDER,
-    "tokens = min(length - computed[at], left, chunk)": _ORDER,
-}
+def _lacks(prompts: list[int], computed: list[int], budget: int, chunk: int) -> tuple[list[int], int, int]:
+    return [max(0, length - done) for length, done in zip(prompts, computed, strict=True)], budget, chunk
 
 
+def _computed(left: list[int], budget: int, chunk: int) -> tuple[list[int], list[int], int, int]:
+    return [lacks + 9 for lacks in left], [9] * len(left), budget, chunk
+
+
+def _by_request(result: Plan, *_: object) -> tuple[list[int], list[int], list[int]]:
+    requests, tokens = [at for at, _, _ in result], [n for _, n, _ in result]
+    return requests, tokens, sorted(at for at, _, follows in result if follows)
+
+
+def _by_kind(result: Plan, prompts: list[int], computed: list[int], *_: object) -> dict[str, list[tuple[int, int]]]:
+    told: dict[str, list[tuple[int, int]]] = {"decode": [], "pieces": [], "complete": []}
+    for at, tokens, follows in result:
+        kind = "decode" if computed[at] >= prompts[at] else "complete" if follows else "pieces"
+        told[kind].append((at, tokens))
+    return told
+
+
+@edition(
+    "by-request",
+    "each request is told by what its prompt lacks, and the answer is three lists",
+    args=_lacks,
+    back=_computed,
+    result=_by_request,
+    axes=("list", "request"),
+)
 def by_request(left: list[int], budget: int, chunk: int) -> tuple[list[int], list[int], list[int]]:
     """The next step as three lists: its requests, how many tokens each of them gets, and whom a new token follows.
 
@@ -66,19 +87,14 @@ def by_request(left: list[int], budget: int, chunk: int) -> tuple[list[int], lis
     return requests, tokens, sorted(at for at, n in zip(requests, tokens, strict=True) if n >= left[at])
 
 
-def _lacks(prompts: list[int], computed: list[int], budget: int, chunk: int) -> tuple[list[int], int, int]:
-    return [max(0, length - done) for length, done in zip(prompts, computed, strict=True)], budget, chunk
-
-
-def _computed(left: list[int], budget: int, chunk: int) -> tuple[list[int], list[int], int, int]:
-    return [lacks + 9 for lacks in left], [9] * len(left), budget, chunk
-
-
-def _by_request(result: Plan, *_: object) -> tuple[list[int], list[int], list[int]]:
-    requests, tokens = [at for at, _, _ in result], [n for _, n, _ in result]
-    return requests, tokens, sorted(at for at, _, follows in result if follows)
-
-
+@edition(
+    "by-kind",
+    "the answer is a dict of three lists, one for each kind of part",
+    args=lambda prompts, computed, *rest: (list(zip(computed, prompts, strict=True)), *rest),
+    back=lambda texts, *rest: ([length for _, length in texts], [done for done, _ in texts], *rest),
+    result=_by_kind,
+    axes=("list", "item"),
+)
 def by_kind(texts: list[tuple[int, int]], budget: int, chunk: int) -> dict[str, list[tuple[int, int]]]:
     """The next step in three parts: "decode", "pieces" and "complete", each of them pairs (request, tokens).
 
@@ -99,25 +115,3 @@ def by_kind(texts: list[tuple[int, int]], budget: int, chunk: int) -> dict[str, 
             step["complete" if done + tokens == length else "pieces"].append((at, tokens))
             over -= tokens
     return step
-
-
-def _by_kind(result: Plan, prompts: list[int], computed: list[int], *_: object) -> dict[str, list[tuple[int, int]]]:
-    told: dict[str, list[tuple[int, int]]] = {"decode": [], "pieces": [], "complete": []}
-    for at, tokens, follows in result:
-        kind = "decode" if computed[at] >= prompts[at] else "complete" if follows else "pieces"
-        told[kind].append((at, tokens))
-    return told
-
-
-EDITIONS = (
-    Edition(
-        "by-request", "each request is told by what its prompt lacks, and the answer is three lists", by_request,
-        args=_lacks, back=_computed, result=_by_request, axes=("list", "request"),
-    ),
-    Edition(
-        "by-kind", "the answer is a dict of three lists, one for each kind of part", by_kind,
-        args=lambda prompts, computed, *rest: (list(zip(computed, prompts, strict=True)), *rest),
-        back=lambda texts, *rest: ([length for _, length in texts], [done for done, _ in texts], *rest),
-        result=_by_kind, axes=("list", "item"),
-    ),
-)  # fmt: skip

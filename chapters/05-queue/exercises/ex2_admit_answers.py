@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Waiting = list[tuple[int, int]]
 Running = list[tuple[int, int, int]]
@@ -41,10 +41,46 @@ def one_by_one(waiting: Waiting, running: Running, free: int, block_size: int, m
     return [begins, *(begins + 1 + at for at in more)], refused
 
 
-RIGHT = (Right(by_accumulating), Right(one_by_one))
 EQUIVALENT: dict[str, str] = {}
 
 
+def _told(result: Answer, waiting: Waiting, *_: object) -> list[str]:
+    begin, refused = result
+    return ["begins" if at in begin else "refused" if at in refused else "waits" for at in range(len(waiting))]
+
+
+def _columns(waiting: Waiting, running: Running, free: int, *rest: int) -> tuple[object, ...]:
+    requests = {"prompt": [p for p, _ in waiting], "new": [n for _, n in waiting]}
+    rows = {"prompt": [p for p, _, _ in running], "new": [n for _, n, _ in running], "held": [h for *_, h in running]}
+    return requests, rows, free + sum(rows["held"]), *rest
+
+
+def _rows(requests: dict[str, list[int]], rows: dict[str, list[int]], pool: int, *rest: int) -> tuple[object, ...]:
+    running = list(zip(rows["prompt"], rows["new"], rows["held"], strict=True))
+    return list(zip(requests["prompt"], requests["new"], strict=True)), running, pool - sum(rows["held"]), *rest
+
+
+def _counted(result: Answer, waiting: Waiting, *_: object) -> dict[str, list[int]]:
+    begin, refused = result
+    return {"begin": begin, "wait": [at for at in range(len(waiting)) if at not in begin + refused], "refused": refused}
+
+
+@edition(
+    "in-words",
+    "longest texts are given, and the answer is a word for each request",
+    args=lambda waiting, running, *rest: (
+        [sum(text) for text in waiting],
+        [(held, prompt + new) for prompt, new, held in running],
+        *rest,
+    ),
+    back=lambda waiting, running, *rest: (
+        [(1, text - 1) for text in waiting],
+        [(1, text - 1, held) for held, text in running],
+        *rest,
+    ),
+    result=_told,
+    axes=("request",),
+)
 def told(waiting: list[int], running: list[tuple[int, int]], free: int, block_size: int, max_rows: int) -> list[str]:
     """What becomes of each waiting request: "begins", "waits" or "refused".
 
@@ -69,11 +105,14 @@ def told(waiting: list[int], running: list[tuple[int, int]], free: int, block_si
     return said
 
 
-def _told(result: Answer, waiting: Waiting, *_: object) -> list[str]:
-    begin, refused = result
-    return ["begins" if at in begin else "refused" if at in refused else "waits" for at in range(len(waiting))]
-
-
+@edition(
+    "by-columns",
+    "the arguments are columns, the pool is given whole, and the answer is a dict of three lists",
+    args=_columns,
+    back=_rows,
+    result=_counted,
+    axes=("list", "item"),
+)
 def counted(
     requests: dict[str, list[int]], rows: dict[str, list[int]], pool: int, block_size: int, max_rows: int
 ) -> dict[str, list[int]]:
@@ -97,37 +136,3 @@ def counted(
         said["refused" if blocks > pool else "begin" if fits else "wait"].append(at)
         left -= blocks if said["begin"][-1:] == [at] else 0
     return said
-
-
-def _columns(waiting: Waiting, running: Running, free: int, *rest: int) -> tuple[object, ...]:
-    requests = {"prompt": [p for p, _ in waiting], "new": [n for _, n in waiting]}
-    rows = {"prompt": [p for p, _, _ in running], "new": [n for _, n, _ in running], "held": [h for *_, h in running]}
-    return requests, rows, free + sum(rows["held"]), *rest
-
-
-def _rows(requests: dict[str, list[int]], rows: dict[str, list[int]], pool: int, *rest: int) -> tuple[object, ...]:
-    running = list(zip(rows["prompt"], rows["new"], rows["held"], strict=True))
-    return list(zip(requests["prompt"], requests["new"], strict=True)), running, pool - sum(rows["held"]), *rest
-
-
-def _counted(result: Answer, waiting: Waiting, *_: object) -> dict[str, list[int]]:
-    begin, refused = result
-    return {"begin": begin, "wait": [at for at in range(len(waiting)) if at not in begin + refused], "refused": refused}
-
-
-EDITIONS = (
-    Edition(
-        "in-words", "longest texts are given, and the answer is a word for each request", told,
-        args=lambda waiting, running, *rest: (
-            [sum(text) for text in waiting], [(held, prompt + new) for prompt, new, held in running], *rest
-        ),
-        back=lambda waiting, running, *rest: (
-            [(1, text - 1) for text in waiting], [(1, text - 1, held) for held, text in running], *rest
-        ),
-        result=_told, axes=("request",),
-    ),
-    Edition(
-        "by-columns", "the arguments are columns, the pool is given whole, and the answer is a dict of three lists",
-        counted, args=_columns, back=_rows, result=_counted, axes=("list", "item"),
-    ),
-)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import accumulate, takewhile
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Digest = Callable[[str, list[int]], str]
 Answer = tuple[list[str], list[int]]
@@ -30,10 +30,49 @@ def by_recursion(prompt: list[int], block_size: int, digest: Digest, root: str, 
     return [name, *keys], [] if hit is None else [hit, *hits]
 
 
-RIGHT = (Right(by_accumulate), Right(by_recursion))
 EQUIVALENT: dict[str, str] = {}
 
 
+def _turned(digest: Callable[..., str]) -> Callable[..., str]:
+    """The lent function with its two arguments exchanged; what it gave is shown all the same."""
+
+    def turned(one: object, other: object) -> str:
+        """six digits that stand for the parent and the tokens"""
+        return digest(other, one)
+
+    turned.gives = getattr(digest, "gives", [])  # type: ignore[attr-defined]
+    return turned
+
+
+def _chained(result: Answer, *_: object) -> list[tuple[str, int]]:
+    keys, hits = result
+    return [(key, hits[at] if at < len(hits) else -1) for at, key in enumerate(keys)]
+
+
+def _halves(prompt: list[int], *rest: object) -> tuple[object, ...]:
+    return {"prompt": prompt[: -(-len(prompt) // 3)], "new": prompt[-(-len(prompt) // 3) :]}, *rest
+
+
+@edition(
+    "chained",
+    "digest takes the tokens first, and the answer is a pair for each full block",
+    args=lambda prompt, size, digest, root, known: (
+        prompt,
+        size,
+        _turned(digest),
+        root,
+        [(block, key) for key, block in known.items()],
+    ),
+    back=lambda prompt, size, digest, root, written: (
+        prompt,
+        size,
+        _turned(digest),
+        root,
+        {key: block for block, key in written},
+    ),
+    result=_chained,
+    axes=("block", "item"),
+)
 def chained(
     prompt: list[int],
     block_size: int,
@@ -59,22 +98,18 @@ def chained(
     return told
 
 
-def _turned(digest: Callable[..., str]) -> Callable[..., str]:
-    """The lent function with its two arguments exchanged; what it gave is shown all the same."""
-
-    def turned(one: object, other: object) -> str:
-        """six digits that stand for the parent and the tokens"""
-        return digest(other, one)
-
-    turned.gives = getattr(digest, "gives", [])  # type: ignore[attr-defined]
-    return turned
-
-
-def _chained(result: Answer, *_: object) -> list[tuple[str, int]]:
-    keys, hits = result
-    return [(key, hits[at] if at < len(hits) else -1) for at, key in enumerate(keys)]
-
-
+@edition(
+    "first-missing",
+    "the text is a prompt and tokens that were generated before, and the answer is a dict",
+    args=_halves,
+    back=lambda text, *rest: (text["prompt"] + text["new"], *rest),
+    result=lambda result, prompt, size, *_: {
+        "keys": result[0],
+        "blocks": result[1],
+        "tokens": prompt[len(result[1]) * size :],
+    },
+    axes=("item",),
+)
 def first_missing(
     text: dict[str, list[int]], size: int, digest: Callable[[str, list[int]], str], root: str, known: dict[str, int]
 ) -> dict[str, list[str] | list[int]]:
@@ -95,29 +130,3 @@ def first_missing(
     while len(blocks) < len(keys) and keys[len(blocks)] in known and (len(blocks) + 1) * size < len(tokens):
         blocks.append(known[keys[len(blocks)]])
     return {"keys": keys, "blocks": blocks, "tokens": tokens[len(blocks) * size :]}
-
-
-def _halves(prompt: list[int], *rest: object) -> tuple[object, ...]:
-    return {"prompt": prompt[: -(-len(prompt) // 3)], "new": prompt[-(-len(prompt) // 3) :]}, *rest
-
-
-EDITIONS = (
-    Edition(
-        "chained", "digest takes the tokens first, and the answer is a pair for each full block", chained,
-        args=lambda prompt, size, digest, root, known: (
-            prompt, size, _turned(digest), root, [(block, key) for key, block in known.items()]
-        ),
-        back=lambda prompt, size, digest, root, written: (
-            prompt, size, _turned(digest), root, {key: block for block, key in written}
-        ),
-        result=_chained, axes=("block", "item"),
-    ),
-    Edition(
-        "first-missing", "the text is a prompt and tokens that were generated before, and the answer is a dict",
-        first_missing, args=_halves, back=lambda text, *rest: (text["prompt"] + text["new"], *rest),
-        result=lambda result, prompt, size, *_: {
-            "keys": result[0], "blocks": result[1], "tokens": prompt[len(result[1]) * size :]
-        },
-        axes=("item",),
-    ),
-)  # fmt: skip

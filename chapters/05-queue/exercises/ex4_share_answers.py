@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 History = list[tuple[str, int, Any]]
 Answer = tuple[list[list[int] | None], list[int], dict[str, int]]
@@ -88,13 +88,33 @@ def counted_at_the_end(blocks: int, history: History) -> Answer:
     return given, [held(block) for block in range(blocks)], {name: block for block, name in known.items()}
 
 
-RIGHT = (Right(with_objects), Right(counted_at_the_end))
-EQUIVALENT = {
-    "for block, key in list(zip(*running[row], strict=False))[:detail]:": "a row has one block for each key",
-    "taken, idle = ((free + others)[:lacks], others[max(lacks - len(free), 0):])": "the larger of two, in any order",
-}
+NAMED = {"begin": "keys", "written": "count", "end": "why"}
 
 
+def _events(blocks: int, history: History) -> tuple[list[int], list[dict[str, Any]]]:
+    return list(range(blocks)), [{"what": what, "row": row, NAMED[what]: detail} for what, row, detail in history]
+
+
+def _history(pool: list[int], events: list[dict[str, Any]]) -> tuple[int, History]:
+    return len(pool), [(one["what"], one["row"], one[NAMED[one["what"]]]) for one in events]
+
+
+def _tables(result: Answer, blocks: int, history: History) -> dict[str, Any]:
+    given, holders, found = result
+    asked = [row for what, row, _ in history if what == "begin"]
+    rows = [(row, own) for row, own in zip(asked, given, strict=True) if own is not None]
+    pairs = sorted((key or "", block) for key, block in found.items())
+    return {"rows": rows, "refused": given.count(None), "found": pairs, "holders": holders}
+
+
+@edition(
+    "tables",
+    "events are dicts, and the answer is a dict that says what the pool is at the end",
+    args=_events,
+    back=_history,
+    result=_tables,
+    axes=("item",),
+)
 def tables(pool: list[int], events: list[dict[str, Any]]) -> dict[str, Any]:
     """What the pool is at the end: "rows", "refused", "found" and "holders".
 
@@ -142,30 +162,3 @@ def tables(pool: list[int], events: list[dict[str, Any]]) -> dict[str, Any]:
                 queue += [] if state[block][0] else [block]
     found = sorted((key, block) for block, (_, key) in state.items() if key is not None)
     return told | {"found": found, "holders": [len(rows) for rows, _ in state.values()]}
-
-
-NAMED = {"begin": "keys", "written": "count", "end": "why"}
-
-
-def _events(blocks: int, history: History) -> tuple[list[int], list[dict[str, Any]]]:
-    return list(range(blocks)), [{"what": what, "row": row, NAMED[what]: detail} for what, row, detail in history]
-
-
-def _history(pool: list[int], events: list[dict[str, Any]]) -> tuple[int, History]:
-    return len(pool), [(one["what"], one["row"], one[NAMED[one["what"]]]) for one in events]
-
-
-def _tables(result: Answer, blocks: int, history: History) -> dict[str, Any]:
-    given, holders, found = result
-    asked = [row for what, row, _ in history if what == "begin"]
-    rows = [(row, own) for row, own in zip(asked, given, strict=True) if own is not None]
-    pairs = sorted((key or "", block) for key, block in found.items())
-    return {"rows": rows, "refused": given.count(None), "found": pairs, "holders": holders}
-
-
-EDITIONS = (
-    Edition(
-        "tables", "events are dicts, and the answer is a dict that says what the pool is at the end", tables,
-        args=_events, back=_history, result=_tables, axes=("item",),
-    ),
-)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Row = dict[str, Any]
 Next = Callable[[list[int], int, int], int]
@@ -67,47 +67,10 @@ def by_recursion(rows: list[Row], free: int, block_size: int, next_token: Next) 
     return blocks, left, [change] * (given < 0) + gone, sent
 
 
-RIGHT = (Right(with_stacks), Right(by_recursion))
 EQUIVALENT = {
     "while 0 < held[at] <= needs[at] and needs[at] - held[at] > free:": "a row that lacks nothing finds room",
     "if 0 < held[at] <= needs[at]:": "where a row lacks nothing, it is given nothing",
 }
-
-
-def tick(
-    running: list[tuple[list[int], int, int, int]],
-    waiting: list[tuple[list[int], int, int]],
-    pool: int,
-    block_size: int,
-    next_token: Callable[[int, int, list[int]], int],
-) -> dict[str, Any]:
-    """One step: "running", the blocks of each row that now runs; "waiting", how many; "preempted"; "free"; "tokens".
-
-    running: (text, prompt tokens, seed, blocks held) of those that hold blocks, no more than the text needs; who came
-    first stands first. waiting: the same, without blocks, of those that hold none: they have not begun, or were
-    preempted; all came later than those that run, and who came first stands first. A text is the prompt and behind it
-    the new tokens, which have been sent.
-    pool: all blocks, free or held.
-    First, the oldest row first, each that runs gets the blocks that it lacks to hold its text: the step writes its
-    newest token. As long as too few are free for that, the youngest of all that run is preempted: it gives back all its
-    blocks, and waits, before all others that do. That may be the row itself. "preempted": how many were.
-    Then those that wait begin, or begin again, the oldest first, each with the blocks that its text needs: as long as
-    there are enough. None overtakes a row that must wait. A row alone always finds room.
-    "tokens": for each row that now runs, the oldest first, next_token(seed, step, text): its own seed, as step how many
-    new tokens it has had, and its whole text so far. It is called once for each of these rows, in their order, and
-    nothing else is sent.
-    """
-    queue = [row[:3] for row in running] + waiting
-    blocks, left, tokens = list[int](), pool, list[int]()
-    for text, _, _ in queue:
-        if -(-len(text) // block_size) > left:
-            break
-        blocks.append(-(-len(text) // block_size))
-        left -= blocks[-1]
-    for text, prompt, seed in queue[: len(blocks)]:
-        tokens.append(next_token(seed, len(text) - prompt, text))
-    gone = max(0, len(running) - len(blocks))
-    return {"running": blocks, "waiting": len(queue) - len(blocks), "preempted": gone, "free": left, "tokens": tokens}
 
 
 def _turned(next_token: Callable[..., int], *places: int) -> Callable[..., int]:
@@ -148,9 +111,45 @@ def _ticked(result: Answer, rows: list[Row], *_: object) -> dict[str, Any]:
     return {"running": runs, "waiting": len(held) - len(runs), "preempted": len(preempted), **told}
 
 
-EDITIONS = (
-    Edition(
-        "tick", "running and waiting rows are two lists of tuples, and the answer is a dict", tick, args=_tick,
-        back=_rows, result=_ticked, axes=("row",),
-    ),
-)  # fmt: skip
+@edition(
+    "tick",
+    "running and waiting rows are two lists of tuples, and the answer is a dict",
+    args=_tick,
+    back=_rows,
+    result=_ticked,
+    axes=("row",),
+)
+def tick(
+    running: list[tuple[list[int], int, int, int]],
+    waiting: list[tuple[list[int], int, int]],
+    pool: int,
+    block_size: int,
+    next_token: Callable[[int, int, list[int]], int],
+) -> dict[str, Any]:
+    """One step: "running", the blocks of each row that now runs; "waiting", how many; "preempted"; "free"; "tokens".
+
+    running: (text, prompt tokens, seed, blocks held) of those that hold blocks, no more than the text needs; who came
+    first stands first. waiting: the same, without blocks, of those that hold none: they have not begun, or were
+    preempted; all came later than those that run, and who came first stands first. A text is the prompt and behind it
+    the new tokens, which have been sent.
+    pool: all blocks, free or held.
+    First, the oldest row first, each that runs gets the blocks that it lacks to hold its text: the step writes its
+    newest token. As long as too few are free for that, the youngest of all that run is preempted: it gives back all its
+    blocks, and waits, before all others that do. That may be the row itself. "preempted": how many were.
+    Then those that wait begin, or begin again, the oldest first, each with the blocks that its text needs: as long as
+    there are enough. None overtakes a row that must wait. A row alone always finds room.
+    "tokens": for each row that now runs, the oldest first, next_token(seed, step, text): its own seed, as step how many
+    new tokens it has had, and its whole text so far. It is called once for each of these rows, in their order, and
+    nothing else is sent.
+    """
+    queue = [row[:3] for row in running] + waiting
+    blocks, left, tokens = list[int](), pool, list[int]()
+    for text, _, _ in queue:
+        if -(-len(text) // block_size) > left:
+            break
+        blocks.append(-(-len(text) // block_size))
+        left -= blocks[-1]
+    for text, prompt, seed in queue[: len(blocks)]:
+        tokens.append(next_token(seed, len(text) - prompt, text))
+    gone = max(0, len(running) - len(blocks))
+    return {"running": blocks, "waiting": len(queue) - len(blocks), "preempted": gone, "free": left, "tokens": tokens}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from itertools import accumulate
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Log = list[tuple[int, int, float, float, bool]]
 Answer = tuple[list[float], list[float]]
@@ -35,13 +35,30 @@ def by_inserting(due: list[float], log: Log, percents: list[int]) -> Answer:
     return waited, [spread[percent * len(due) - 1] for percent in percents]
 
 
-RIGHT = (Right(by_counting), Right(by_inserting))
-EQUIVALENT = {
-    "ended[request] = min(end, ended[request])": "the smaller of two is the same in either order",
-    "waited = [end - at for end, at in zip(ended, due, strict=False)]": "there is one end for each request",
-}
+def _gaps(due: list[float], log: Log, percents: list[int]) -> tuple[object, ...]:
+    gaps = [after - before for before, after in zip([0.0, *due], due, strict=False)]
+    count = max((line[1] for line in log), default=0) + 1
+    clients: list[list[tuple[int, float, float, str]]] = [[] for _ in range(count)]
+    for request, client, sent, end, ok in log:
+        clients[client].append((request, sent, end, "ok" if ok else ("refused", "failed")[request % 2]))
+    return gaps, clients, percents
 
 
+def _due(
+    gaps: list[float], clients: Iterable[Iterable[tuple[int, float, float, str]]], percents: list[int]
+) -> tuple[object, ...]:
+    log = [(who, at, sent, end, said == "ok") for at, own in enumerate(clients) for who, sent, end, said in own]
+    return list(accumulate(gaps)), log, percents
+
+
+@edition(
+    "from-gaps",
+    "the schedule is told by its gaps, each client has a log of its own, and the answer is a dict",
+    args=_gaps,
+    back=_due,
+    result=lambda result, *_: {"latency": result[0], "percentiles": result[1]},
+    axes=("number",),
+)
 def from_gaps(
     gaps: list[float], clients: list[list[tuple[int, float, float, str]]], percents: list[int]
 ) -> dict[str, list[float]]:
@@ -64,28 +81,3 @@ def from_gaps(
     ]
     ranks = [(percent * len(waited) + 99) // 100 for percent in percents]
     return {"latency": waited, "percentiles": [sorted(waited)[rank - 1] for rank in ranks]}
-
-
-def _gaps(due: list[float], log: Log, percents: list[int]) -> tuple[object, ...]:
-    gaps = [after - before for before, after in zip([0.0, *due], due, strict=False)]
-    count = max((line[1] for line in log), default=0) + 1
-    clients: list[list[tuple[int, float, float, str]]] = [[] for _ in range(count)]
-    for request, client, sent, end, ok in log:
-        clients[client].append((request, sent, end, "ok" if ok else ("refused", "failed")[request % 2]))
-    return gaps, clients, percents
-
-
-def _due(
-    gaps: list[float], clients: Iterable[Iterable[tuple[int, float, float, str]]], percents: list[int]
-) -> tuple[object, ...]:
-    log = [(who, at, sent, end, said == "ok") for at, own in enumerate(clients) for who, sent, end, said in own]
-    return list(accumulate(gaps)), log, percents
-
-
-EDITIONS = (
-    Edition(
-        "from-gaps", "the schedule is told by its gaps, each client has a log of its own, and the answer is a dict",
-        from_gaps, args=_gaps, back=_due,
-        result=lambda result, *_: {"latency": result[0], "percentiles": result[1]}, axes=("number",),
-    ),
-)  # fmt: skip

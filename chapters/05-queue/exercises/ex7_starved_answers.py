@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Event = tuple[Any, ...]
 Play = Callable[[int, int, int, list[Event]], list[Any]]
@@ -87,9 +87,49 @@ def log_first(play: Play) -> None:
     assert play(1, 2, 16, [("submit", "owls", 4), ("submit", "owls", 5)]) == [0, None]
 
 
-RIGHT = (Right(story_by_story), Right(log_first))
+def _one_by_one(play: Play) -> tuple[Any, ...]:
+    """Each event is the last one of a day that is played again."""
+    limits: list[int] = []
+    events: list[Event] = []
+
+    def last(*event: Any) -> Any:
+        events.append(event)
+        return play(*limits, events)[-1]
+
+    def start(rows: int, blocks: int, budget: int) -> None:
+        limits[:] = rows, blocks, budget
+        events.clear()
+
+    def submit(prompt: str, letters: int) -> int:
+        number = last("submit", prompt, letters)
+        if number is None:
+            raise ValueError("it would not fit if it were alone")
+        return int(number)
+
+    def step() -> list[tuple[int, int, str]]:
+        fed: list[tuple[int, int, str]] = last("step")
+        return fed
+
+    return start, submit, step, lambda number: last("cancel", number)
 
 
+def _played(start: Any, submit: Any, step: Any, cancel: Any) -> tuple[Play]:
+    """A day's events one by one."""
+
+    def play(rows: int, blocks: int, budget: int, events: list[Event]) -> list[Any]:
+        start(rows, blocks, budget)
+        gave: list[Any] = []
+        for name, *given in events:
+            try:
+                gave.append({"submit": submit, "step": step, "cancel": cancel}[name](*given))
+            except ValueError:
+                gave.append(None)
+        return gave
+
+    return (play,)
+
+
+@edition("live", "a queue is four functions, and a day is what they are called for", args=_one_by_one, back=_played)
 def check_live_queue(
     start: Callable[[int, int, int], None],
     submit: Callable[[str, int], int],
@@ -143,57 +183,8 @@ def check_live_queue(
         assert not left
 
 
-def _one_by_one(play: Play) -> tuple[Any, ...]:
-    """Each event is the last one of a day that is played again."""
-    limits: list[int] = []
-    events: list[Event] = []
-
-    def last(*event: Any) -> Any:
-        events.append(event)
-        return play(*limits, events)[-1]
-
-    def start(rows: int, blocks: int, budget: int) -> None:
-        limits[:] = rows, blocks, budget
-        events.clear()
-
-    def submit(prompt: str, letters: int) -> int:
-        number = last("submit", prompt, letters)
-        if number is None:
-            raise ValueError("it would not fit if it were alone")
-        return int(number)
-
-    def step() -> list[tuple[int, int, str]]:
-        fed: list[tuple[int, int, str]] = last("step")
-        return fed
-
-    return start, submit, step, lambda number: last("cancel", number)
-
-
-def _played(start: Any, submit: Any, step: Any, cancel: Any) -> tuple[Play]:
-    """A day's events one by one."""
-
-    def play(rows: int, blocks: int, budget: int, events: list[Event]) -> list[Any]:
-        start(rows, blocks, budget)
-        gave: list[Any] = []
-        for name, *given in events:
-            try:
-                gave.append({"submit": submit, "step": step, "cancel": cancel}[name](*given))
-            except ValueError:
-                gave.append(None)
-        return gave
-
-    return (play,)
-
-
-EDITIONS = (
-    Edition(
-        "live", "a queue is four functions, and a day is what they are called for", check_live_queue,
-        args=_one_by_one, back=_played, result=lambda found, *plain: found,
-    ),
-)  # fmt: skip
 _LATE = "the first step of each scene feeds its first request, from where lateness is counted anew"
 EQUIVALENT = {
-    "for event, gave in zip(events, play(rows, blocks, budget, events), strict=False):": "each event gives something",
     "for word in words.split(' ') + ['-'] * 59:": "all scenes are over long before",
     "for word in words.split(' ') + ['-'] * 61:": "all scenes are over long before",
     "late = -1": _LATE,

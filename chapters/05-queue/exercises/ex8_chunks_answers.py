@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from nanocourse.exercises.exercise import Right
-
 Step = dict[str, list[int]]
 
 
@@ -43,12 +41,3 @@ def counts_first(texts: list[list[int]], fed: list[int], chunk: int, budget: int
         "positions": [place for _, place in pairs],
         "token_ids": [texts[row][place] for row, place in pairs],
     }
-
-
-RIGHT = (Right(token_by_token), Right(counts_first))
-
-_SMALLEST = "min takes its arguments in any order"
-EQUIVALENT = {
-    "count = min(chunk, len(text) - start, budget - begin)": _SMALLEST,
-    "count = min(len(text) - start, budget - begin, chunk)": _SMALLEST,
-}

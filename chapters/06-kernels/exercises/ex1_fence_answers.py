@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
@@ -41,10 +41,15 @@ def data_by_additions(me: int, data: list[str], flag: str, values: list[int], st
     return got
 
 
-RIGHT = (Right(by_polls), Right(data_by_additions))
-EQUIVALENT = {"for word, value in zip(data, values, strict=False):": "they are equally long"}
+def _named(me: int, data: list[str], flag: str, values: list[int], stamp: int) -> tuple[Any, ...]:
+    return me + 1, {"data": data, "flag": flag}, stamp, None if me else values
 
 
+def _played(answer: Function) -> Function:
+    return Formed(answer, _named, lambda program, *args: program)
+
+
+@edition("sent", "words come by name, and who is given values is the one that sends", played=_played)
 def from_the_last(me: int, words: dict[str, str | list[str]], stamp: int, sent: list[int] | None) -> Program:
     """The program that is given values sends them, all others receive them: each of these returns their list.
 
@@ -68,18 +73,3 @@ def from_the_last(me: int, words: dict[str, str | list[str]], stamp: int, sent: 
     for word in words["data"]:
         received.append((yield "load", word))
     return received
-
-
-def _named(me: int, data: list[str], flag: str, values: list[int], stamp: int) -> tuple[Any, ...]:
-    return me + 1, {"data": data, "flag": flag}, stamp, None if me else values
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _named, lambda program, *args: program)
-
-
-EDITIONS = (
-    Edition(
-        "sent", "words come by name, and who is given values is the one that sends", from_the_last, played=_played,
-    ),
-)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
@@ -59,10 +59,18 @@ def flag_is_a_state(
     return mine
 
 
-RIGHT = (Right(in_turns), Right(flag_is_a_state))
-EQUIVALENT = {"for word, value in zip(data, messages[number], strict=False):": "they are equally long"}
+def _named(
+    me: int, count: int, data: list[str], flag: str, taken: str, rounds: int, messages: list[list[int]]
+) -> tuple[Any, ...]:
+    words = {"data": data, "flag": flag, "taken": taken}
+    return words, count - 1, me - 1, rounds, None if me else messages
 
 
+def _played(answer: Function) -> Function:
+    return Formed(answer, _named, lambda program, *args: program)
+
+
+@edition("passed-on", "words come by name, and the sender has no number", played=_played)
 def passed_on(
     words: dict[str, str | list[str]], receivers: int, me: int, rounds: int, messages: list[list[int]] | None
 ) -> Program:
@@ -93,17 +101,3 @@ def passed_on(
             received.append(message)
             yield "add", words["taken"], 1
     return received if messages is None else None
-
-
-def _named(
-    me: int, count: int, data: list[str], flag: str, taken: str, rounds: int, messages: list[list[int]]
-) -> tuple[Any, ...]:
-    words = {"data": data, "flag": flag, "taken": taken}
-    return words, count - 1, me - 1, rounds, None if me else messages
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _named, lambda program, *args: program)
-
-
-EDITIONS = (Edition("passed-on", "words come by name, and the sender has no number", passed_on, played=_played),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
@@ -46,13 +46,21 @@ def turn_by_addition(me: int, count: int, start: int, data: list[list[str]], arr
     return total
 
 
-RIGHT = (Right(top_bit), Right(turn_by_addition))
 EQUIVALENT = {
     "yield ('store', turn, before + 2)": "any other number will do",
     "yield ('store', turn, before - 1)": "any other number will do",
 }
 
 
+def _named(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> tuple[Any, ...]:
+    return me + 1, start, {str(at): words for at, words in enumerate(data, 1)}, (arrived, turn)
+
+
+def _played(answer: Function) -> Function:
+    return Formed(answer, _named, lambda program, *args: program)
+
+
+@edition("numbered-from-one", "programs and phases are counted from 1", played=_played)
 def numbered_from_one(me: int, start: int, phases: dict[str, list[str]], barrier: tuple[str, str]) -> Program:
     """Phases one after the other, each of which needs what all programs made of the one before: the last sum.
 
@@ -84,14 +92,3 @@ def numbered_from_one(me: int, start: int, phases: dict[str, list[str]], barrier
         for word in words:
             number += yield "load", word
     return number % 2**32
-
-
-def _named(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> tuple[Any, ...]:
-    return me + 1, start, {str(at): words for at, words in enumerate(data, 1)}, (arrived, turn)
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _named, lambda program, *args: program)
-
-
-EDITIONS = (Edition("numbered-from-one", "programs and phases are counted from 1", numbered_from_one, played=_played),)

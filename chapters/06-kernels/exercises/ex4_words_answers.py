@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
@@ -51,13 +51,20 @@ def own_kept(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> Prog
     return result
 
 
-RIGHT = (Right(by_polls), Right(own_kept))
 EQUIVALENT = {
-    "for word, value in zip(words[me], mine, strict=False):": "they are equally long",
     "values.append((held - 2 ** 31) % 2 ** 32 - 2 ** 31)": "2^31 more or less is the same modulo 2^32",
 }
 
 
+def _named(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> tuple[Any, ...]:
+    return stamp, {"odd": slots[1], "even": slots[0]}, rounds, me
+
+
+def _played(answer: Function) -> Function:
+    return Formed(answer, _named, lambda program, *args: program)
+
+
+@edition("even-and-odd", "words come by name, those of even rounds and those of odd ones", played=_played)
 def even_and_odd(first: int, lines: dict[str, list[list[str]]], rounds: list[list[int]], me: int) -> Program:
     """Rounds in which all programs tell each other their values; what all have told: a list for each round.
 
@@ -87,18 +94,3 @@ def even_and_odd(first: int, lines: dict[str, list[list[str]]], rounds: list[lis
                 values.append((held + 2**31) % 2**32 - 2**31)
             heard[-1].append(values)
     return heard
-
-
-def _named(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> tuple[Any, ...]:
-    return stamp, {"odd": slots[1], "even": slots[0]}, rounds, me
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _named, lambda program, *args: program)
-
-
-EDITIONS = (
-    Edition(
-        "even-and-odd", "words come by name, those of even rounds and those of odd ones", even_and_odd, played=_played,
-    ),
-)  # fmt: skip

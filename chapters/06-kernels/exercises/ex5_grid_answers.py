@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
@@ -68,10 +68,15 @@ def taken_from_a_list(
     return [one(work[me::grid]) for me in range(grid)]
 
 
-RIGHT = (Right(in_lines), Right(taken_from_a_list))
-EQUIVALENT = {"grid = min(resident, len(tiles))": "the smaller of two, in any order"}
+def _named(tiles: list[int], resident: int, out: list[str], arrived: str, failed: str, polls: int) -> tuple[Any, ...]:
+    return resident, dict(zip(out, tiles, strict=True)), {"failed": failed, "arrived": arrived}, polls
 
 
+def _played(answer: Function) -> Function:
+    return Formed(answer, _named, lambda programs, *args: programs)
+
+
+@edition("by-name", "tiles and words come by name", played=_played)
 def by_name(places: int, work: dict[str, int], words: dict[str, str], patience: int) -> list[Program]:
     """The programs of one launch, as generators: as many as there are tiles, but no more than run at once.
 
@@ -112,14 +117,3 @@ def by_name(places: int, work: dict[str, int], words: dict[str, str], patience: 
         return total
 
     return [program(me) for me in range(grid)]
-
-
-def _named(tiles: list[int], resident: int, out: list[str], arrived: str, failed: str, polls: int) -> tuple[Any, ...]:
-    return resident, dict(zip(out, tiles, strict=True)), {"failed": failed, "arrived": arrived}, polls
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _named, lambda programs, *args: programs)
-
-
-EDITIONS = (Edition("by-name", "tiles and words come by name", by_name, played=_played),)

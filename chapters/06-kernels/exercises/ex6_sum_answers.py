@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
@@ -44,17 +44,23 @@ def one_word_after_the_other(count: int, words: list[str], values: list[float]) 
     return sums
 
 
-RIGHT = (Right(by_shifts), Right(one_word_after_the_other))
 ROUND = "full = (yield ('wait', word, lambda held: (held + 2 ** 55) % "
 EQUIVALENT = {
-    "for word, value in zip(words, values, strict=False):": "they are equally long",
     ROUND + "2 ** 65 >> 56 == count))": "a word with 255 summands or fewer lies 2^55 below 2^64",
     ROUND + "3 ** 64 >> 56 == count))": "a word with 255 summands or fewer lies 2^55 below 2^64",
-    "held = min(2.0 ** 17, max(-2.0 ** 17, value))": "the smaller of two numbers, in any order",
     "sums.append(((full - 2 ** 55) % 2 ** 56 - 2 ** 55) / 2 ** 30)": "2^55 more or less is the same modulo 2^56",
 }
 
 
+def _named(count: int, words: list[str], values: list[float]) -> tuple[Any, ...]:
+    return dict(zip(words, values, strict=True)), count
+
+
+def _played(answer: Function) -> Function:
+    return Formed(answer, _named, lambda program, *args: program)
+
+
+@edition("count-below", "a word counts below, and adds above", played=_played)
 def count_below(parts: dict[str, float], programs: int) -> Program:
     """The sums of what all programs add, one for each word: what a program returns is a list of floats.
 
@@ -77,14 +83,3 @@ def count_below(parts: dict[str, float], programs: int) -> Program:
         full = yield "wait", word, lambda held: held % 256 == programs
         sums.append(((full + 2**63) % 2**64 - 2**63 >> 8) / 2**30)
     return sums
-
-
-def _named(count: int, words: list[str], values: list[float]) -> tuple[Any, ...]:
-    return dict(zip(words, values, strict=True)), count
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _named, lambda program, *args: program)
-
-
-EDITIONS = (Edition("count-below", "a word counts below, and adds above", count_below, played=_played),)

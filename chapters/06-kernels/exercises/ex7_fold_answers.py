@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def as_written(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: float) -> Tensor:
@@ -28,10 +28,25 @@ def in_double(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: f
     return torch.tensor(rows, dtype=torch.float32)
 
 
-RIGHT = (Right(as_written), Right(in_double))
 EQUIVALENT: dict[str, str] = {}
 
 
+def _named(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: float) -> tuple[object, ...]:
+    return x[None], eps, {"shifts": shifts, "products": products.T.contiguous(), "gains": gains}
+
+
+def _plain(stream: Tensor, eps: float, rows: dict[str, Tensor]) -> tuple[object, ...]:
+    return stream[0], rows["products"].T, rows["gains"], rows["shifts"], eps
+
+
+@edition(
+    "finish",
+    "rows come by name, with pieces as columns, and the result has a line of its own",
+    args=_named,
+    back=_plain,
+    result=lambda result, *plain: result[None],
+    axes=("line", "row"),
+)
 def finish(stream: Tensor, eps: float, rows: dict[str, Tensor]) -> Tensor:
     """Rows of a linear layer behind a LayerNorm, from products that were begun before its mean was known: (1, R).
 
@@ -46,19 +61,3 @@ def finish(stream: Tensor, eps: float, rows: dict[str, Tensor]) -> Tensor:
     mean = stream.mean()
     deviation = ((stream - mean).square().mean() + eps).sqrt()
     return ((rows["products"].sum(1) - mean * rows["gains"]) / deviation + rows["shifts"])[None]
-
-
-def _named(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: float) -> tuple[object, ...]:
-    return x[None], eps, {"shifts": shifts, "products": products.T.contiguous(), "gains": gains}
-
-
-def _plain(stream: Tensor, eps: float, rows: dict[str, Tensor]) -> tuple[object, ...]:
-    return stream[0], rows["products"].T, rows["gains"], rows["shifts"], eps
-
-
-EDITIONS = (
-    Edition(
-        "finish", "rows come by name, with pieces as columns, and the result has a line of its own", finish,
-        args=_named, back=_plain, result=lambda result, *plain: result[None], axes=("line", "row"),
-    ),
-)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, repeat
 from operator import mul
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Answer = tuple[list[float], float]
 
@@ -29,13 +29,22 @@ def by_products(alpha: list[float], drafts: list[int], plain: float, verify: flo
     return [float(mine) for mine in tokens], sum(gains) / len(gains)
 
 
-RIGHT = (Right(by_formula), Right(by_products))
-EQUIVALENT = {
-    "tokens = [sum((share ** n for n in range(count + 1))) for share, count in zip(alpha, drafts, strict=False)]":
-        "each row has an alpha and a number of drafts",
-}  # fmt: skip
-
-
+@edition(
+    "by-row",
+    "rows and seconds are dicts, drafts are told by how often they are wrong, and the answer is a dict",
+    args=lambda alpha, drafts, plain, verify: (
+        [{"wrong": 1 - share, "drafts": count} for share, count in zip(alpha, drafts, strict=True)],
+        {"plain": plain, "verify": verify},
+    ),
+    back=lambda rows, seconds: (
+        [1 - row["wrong"] for row in rows],
+        [int(row["drafts"]) for row in rows],
+        seconds["plain"],
+        seconds["verify"],
+    ),
+    result=lambda result, *plain: {"tokens": result[0], "speed": result[1]},
+    axes=("item",),
+)
 def gained(rows: list[dict[str, float]], seconds: dict[str, float]) -> dict[str, object]:
     """The mean "tokens" of each row in a step with drafts, and the "speed" of all rows together, over plain steps.
 
@@ -49,20 +58,3 @@ def gained(rows: list[dict[str, float]], seconds: dict[str, float]) -> dict[str,
     """
     tokens = [sum((1 - row["wrong"]) ** n for n in range(int(row["drafts"]) + 1)) for row in rows]
     return {"tokens": tokens, "speed": sum(tokens) * seconds["plain"] / (len(rows) * seconds["verify"])}
-
-
-EDITIONS = (
-    Edition(
-        "by-row", "rows and seconds are dicts, drafts are told by how often they are wrong, and the answer is a dict",
-        gained,
-        args=lambda alpha, drafts, plain, verify: (
-            [{"wrong": 1 - share, "drafts": count} for share, count in zip(alpha, drafts, strict=True)],
-            {"plain": plain, "verify": verify},
-        ),
-        back=lambda rows, seconds: (
-            [1 - row["wrong"] for row in rows], [int(row["drafts"]) for row in rows], seconds["plain"],
-            seconds["verify"],
-        ),
-        result=lambda result, *plain: {"tokens": result[0], "speed": result[1]}, axes=("item",),
-    ),
-)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Answer = tuple[Tensor, Tensor]
 
@@ -34,10 +34,22 @@ def place_by_place(scores: Tensor, noise: Tensor, drafts: Tensor) -> Answer:
     return torch.stack(columns, dim=1), counts
 
 
-RIGHT = (Right(first_unequal), Right(place_by_place))
 EQUIVALENT: dict[str, str] = {}
 
 
+def _turned(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Places for rows, and rows for places."""
+    return tuple(tensor.transpose(0, 1).contiguous() for tensor in tensors)
+
+
+@edition(
+    "by-place",
+    "places are lines and rows are columns, and the answer is a dict",
+    args=_turned,
+    back=_turned,
+    result=lambda result, *plain: {"tokens": result[0].T.contiguous(), "counts": result[1]},
+    axes=("place", "row"),
+)
 def by_place(scores: Tensor, noise: Tensor, drafts: Tensor) -> dict[str, Tensor]:
     """Under "counts", (R,) int64, by how many tokens each row goes on, and under "tokens" these, (k + 1, R) int64.
 
@@ -55,17 +67,3 @@ def by_place(scores: Tensor, noise: Tensor, drafts: Tensor) -> dict[str, Tensor]
     counts = (tokens[:-1] == drafts).long().cumprod(0).sum(0) + 1
     below = torch.arange(len(tokens), device=tokens.device)[:, None] >= counts
     return {"tokens": tokens.masked_fill(below, -1), "counts": counts}
-
-
-def _turned(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Places for rows, and rows for places."""
-    return tuple(tensor.transpose(0, 1).contiguous() for tensor in tensors)
-
-
-EDITIONS = (
-    Edition(
-        "by-place", "places are lines and rows are columns, and the answer is a dict", by_place, args=_turned,
-        back=_turned, result=lambda result, *plain: {"tokens": result[0].T.contiguous(), "counts": result[1]},
-        axes=("place", "row"),
-    ),
-)  # fmt: skip

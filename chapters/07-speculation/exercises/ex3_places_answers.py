@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 from nanoinfer.engine.sampling import gumbel
 
 Rows = dict[str, Tensor]
@@ -41,7 +41,6 @@ def by_one_hot(logits: Tensor, run: Tensor, offset: Tensor, rows: Rows, drafts: 
     return torch.argmax(torch.where(temperature == 0, scores, warm), dim=-1)
 
 
-RIGHT = (Right(place_by_place), Right(by_one_hot))
 _GREEDY = "a greedy row takes the other branch, whatever it is divided by"
 EQUIVALENT = {
     "return torch.where(warm > 0, scores / torch.where(warm > -1, warm, 1.0) + noise, scores).argmax(-1)": _GREEDY,
@@ -49,32 +48,6 @@ EQUIVALENT = {
     "return torch.where(warm > 0, scores / torch.where(warm > 0, warm, 2.0) + noise, scores).argmax(-1)": _GREEDY,
     "return torch.where(warm > 0, scores / torch.where(warm >= 0, warm, 1.0) + noise, scores).argmax(-1)": _GREEDY,
 }
-
-
-def next_ids(logits: Tensor, places: list[tuple[int, list[int]]], rows: list[dict[str, Any]]) -> list[int]:
-    """The token of each place of a step.
-
-    places: of each place its row, and the drafts ahead of it, which the model has read there; in any order. logits:
-    (K, V) float32, a line for each of these K places.
-    rows: of each row as it is ahead of the step its "seed", its "temperature" and its "penalty"; "new", how many new
-    tokens it has; and "counts", (V,) int64, how often each id is among them.
-    A place's token is what plain decoding would choose there if the drafts ahead of it were the row's new tokens.
-    Subtract from each logit the row's penalty times the number of times that the id is among the new tokens then.
-    Divide what is left by the temperature, and add the noise of the row's seed, the number of new tokens then, and the
-    id: gumbel(seed, step, V) gives it for tensors (K,), as (K, V). The token is the id of the highest sum. Where the
-    temperature is 0 nothing is divided and no noise is added. All in float32; the tensors that are handed over stay as
-    they are.
-    """
-    told = []
-    for mine, (row, ahead) in zip(logits, places, strict=True):
-        own = rows[row]
-        counts = own["counts"] + torch.bincount(torch.tensor(ahead, dtype=torch.int64), minlength=len(mine))
-        scores = mine - torch.tensor(own["penalty"]) * counts
-        if own["temperature"] > 0:
-            noise = gumbel(torch.tensor([own["seed"]]), torch.tensor([own["new"] + len(ahead)]), len(mine))[0]
-            scores = scores / torch.tensor(own["temperature"]) + noise
-        told.append(int(scores.argmax()))
-    return told
 
 
 def _by_place(logits: Tensor, run: Tensor, offset: Tensor, rows: Rows, drafts: Tensor) -> tuple[Any, ...]:
@@ -103,9 +76,35 @@ def _by_row(logits: Tensor, places: list[tuple[int, list[int]]], rows: list[dict
     return logits, run, offset, state, drafts
 
 
-EDITIONS = (
-    Edition(
-        "by-place", "each place comes with the drafts ahead of it, rows are dicts, and the answer is a list", next_ids,
-        args=_by_place, back=_by_row, result=lambda result, *plain: result.tolist(), axes=("place",),
-    ),
-)  # fmt: skip
+@edition(
+    "by-place",
+    "each place comes with the drafts ahead of it, rows are dicts, and the answer is a list",
+    args=_by_place,
+    back=_by_row,
+    result=lambda result, *plain: result.tolist(),
+    axes=("place",),
+)
+def next_ids(logits: Tensor, places: list[tuple[int, list[int]]], rows: list[dict[str, Any]]) -> list[int]:
+    """The token of each place of a step.
+
+    places: of each place its row, and the drafts ahead of it, which the model has read there; in any order. logits:
+    (K, V) float32, a line for each of these K places.
+    rows: of each row as it is ahead of the step its "seed", its "temperature" and its "penalty"; "new", how many new
+    tokens it has; and "counts", (V,) int64, how often each id is among them.
+    A place's token is what plain decoding would choose there if the drafts ahead of it were the row's new tokens.
+    Subtract from each logit the row's penalty times the number of times that the id is among the new tokens then.
+    Divide what is left by the temperature, and add the noise of the row's seed, the number of new tokens then, and the
+    id: gumbel(seed, step, V) gives it for tensors (K,), as (K, V). The token is the id of the highest sum. Where the
+    temperature is 0 nothing is divided and no noise is added. All in float32; the tensors that are handed over stay as
+    they are.
+    """
+    told = []
+    for mine, (row, ahead) in zip(logits, places, strict=True):
+        own = rows[row]
+        counts = own["counts"] + torch.bincount(torch.tensor(ahead, dtype=torch.int64), minlength=len(mine))
+        scores = mine - torch.tensor(own["penalty"]) * counts
+        if own["temperature"] > 0:
+            noise = gumbel(torch.tensor([own["seed"]]), torch.tensor([own["new"] + len(ahead)]), len(mine))[0]
+            scores = scores / torch.tensor(own["temperature"]) + noise
+        told.append(int(scores.argmax()))
+    return told

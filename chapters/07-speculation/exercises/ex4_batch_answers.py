@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate, chain
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Answer = tuple[list[int], list[int], list[int], list[int], list[int]]
 Rows = list[dict[str, int]]
@@ -43,13 +43,28 @@ def row_after_row(rows: Rows, drafts: list[list[int]], max_len: int) -> Answer:
     )  # fmt: skip
 
 
-RIGHT = (Right(by_offsets), Right(row_after_row))
-EQUIVALENT = {
-    "room = min(max_len - row['length'], row['left'])": "the smaller of two, in any order",
-    "for row, own in zip(rows, drafts, strict=False):": "each row has its drafts, if none",
-}
+NAMES = ("slot", "length", "newest", "left", "filled")
 
 
+def _one_by_one(result: Answer, *_: object) -> list[dict[str, int]]:
+    """starts are left out, but a row that lacks its end shows."""
+    tokens, positions, cells, reads, starts = result
+    lines = zip(tokens, positions, cells, reads, strict=True)
+    told = [dict(zip(("token", "position", "cell", "reads"), line, strict=True)) for line in lines]
+    return told[: starts[-1]]
+
+
+@edition(
+    "by-token",
+    "what is known of rows is in columns, and the answer is a dict for each token",
+    args=lambda rows, *rest: ({name: [row[name] for row in rows] for name in NAMES}, *rest),
+    back=lambda state, *rest: (
+        [dict(zip(NAMES, row, strict=True)) for row in zip(*(state[name] for name in NAMES), strict=True)],
+        *rest,
+    ),
+    result=_one_by_one,
+    axes=("token",),
+)
 def by_token(state: dict[str, list[int]], drafts: list[list[int]], max_len: int) -> list[dict[str, int]]:
     """The tokens of a step, row after row: each with its "token", "position", "cell", and how many cells it "reads".
 
@@ -74,26 +89,3 @@ def by_token(state: dict[str, list[int]], drafts: list[list[int]], max_len: int)
             told.append({"token": token, "position": position, "cell": cell, "reads": position + 1})
             position += 1
     return told
-
-
-NAMES = ("slot", "length", "newest", "left", "filled")
-
-
-def _one_by_one(result: Answer, *_: object) -> list[dict[str, int]]:
-    """starts are left out, but a row that lacks its end shows."""
-    tokens, positions, cells, reads, starts = result
-    lines = zip(tokens, positions, cells, reads, strict=True)
-    told = [dict(zip(("token", "position", "cell", "reads"), line, strict=True)) for line in lines]
-    return told[: starts[-1]]
-
-
-EDITIONS = (
-    Edition(
-        "by-token", "what is known of rows is in columns, and the answer is a dict for each token", by_token,
-        args=lambda rows, *rest: ({name: [row[name] for row in rows] for name in NAMES}, *rest),
-        back=lambda state, *rest: (
-            [dict(zip(NAMES, row, strict=True)) for row in zip(*(state[name] for name in NAMES), strict=True)], *rest
-        ),
-        result=_one_by_one, axes=("token",),
-    ),
-)  # fmt: skip

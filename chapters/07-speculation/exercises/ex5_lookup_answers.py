@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def forward_with_a_table(text: list[int], longest: int, limit: int) -> list[int]:
@@ -28,17 +28,23 @@ def by_common_endings(text: list[int], longest: int, limit: int) -> list[int]:
     return text[best[1] : best[1] + limit] if best[0] else []
 
 
-RIGHT = (Right(forward_with_a_table), Right(by_common_endings))
 _WHOLE = "the whole text stands nowhere else"
 EQUIVALENT = {
     "for end in range(len(text) - 1, n - 2, -1):": "ahead of that place there are no n tokens",
-    "for n in range(min(len(text) - 1, longest), 0, -1):": "the smaller of two, in any order",
     "for n in range(min(longest, len(text) + 1), 0, -1):": _WHOLE,
     "for n in range(min(longest, len(text) - 0), 0, -1):": _WHOLE,
     "for n in range(min(longest, len(text) - 1), -1, -1):": "no token is no n-gram of a text that has any",
 }
 
 
+@edition(
+    "backwards",
+    "the text stands with its newest token first, and settings and answer are dicts",
+    args=lambda text, longest, limit: (text[::-1], {"longest": longest, "limit": limit}),
+    back=lambda newest_first, settings: (newest_first[::-1], settings["longest"], settings["limit"]),
+    result=lambda result, *plain: {"drafts": result},
+    axes=("list", "draft"),
+)
 def backwards(newest_first: list[int], settings: dict[str, int]) -> dict[str, list[int]]:
     """Under "drafts" what followed the last time that the text went as it does now.
 
@@ -54,13 +60,3 @@ def backwards(newest_first: list[int], settings: dict[str, int]) -> dict[str, li
             if newest_first[behind : behind + n] == newest_first[:n]:
                 return {"drafts": newest_first[:behind][::-1][: settings["limit"]]}
     return {"drafts": []}
-
-
-EDITIONS = (
-    Edition(
-        "backwards", "the text stands with its newest token first, and settings and answer are dicts", backwards,
-        args=lambda text, longest, limit: (text[::-1], {"longest": longest, "limit": limit}),
-        back=lambda newest_first, settings: (newest_first[::-1], settings["longest"], settings["limit"]),
-        result=lambda result, *plain: {"drafts": result}, axes=("list", "draft"),
-    ),
-)  # fmt: skip

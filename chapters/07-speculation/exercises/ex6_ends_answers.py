@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Run = list[tuple[int, str]]
 Answer = tuple[int, str, str]
@@ -47,11 +47,32 @@ def three_ends(run: Run, row: dict[str, Any], params: dict[str, Any]) -> Answer:
     return first, "length", texts[first]
 
 
-RIGHT = (Right(one_after_the_other), Right(three_ends))
-_ORDER = "the smaller of two, in any order"
-EQUIVALENT = {"left = min(params['context'] - row['length'], params['max_tokens'] - row['new'])": _ORDER}
+def _room(run: Run, row: dict[str, Any], params: dict[str, Any]) -> tuple[Any, ...]:
+    room = params["max_tokens"] - row["new"], params["context"] - row["length"]
+    return [token for token, _ in run], [piece for _, piece in run], room, row["text"], [
+        *params["stop_ids"], *params["stops"]
+    ]  # fmt: skip
 
 
+def _named(ids: list[int], pieces: list[str], room: tuple[int, int], had: str, stops: list[Any]) -> tuple[Any, ...]:
+    by_id, by_text = ([stop for stop in stops if isinstance(stop, kind)] for kind in (int, str))
+    row = {"new": 4, "length": 9, "text": had}
+    params = {"max_tokens": 4 + room[0], "context": 9 + room[1], "stop_ids": by_id, "stops": by_text}
+    return list(zip(ids, pieces, strict=True)), row, params
+
+
+@edition(
+    "by-room",
+    "ids and texts are lists, what is left is given, and the answer is a dict",
+    args=_room,
+    back=_named,
+    result=lambda result, run, *_: {
+        "ids": [token for token, _ in run[: result[0]]],
+        "text": result[2],
+        "why": result[1] or None,
+    },
+    axes=("list", "token"),
+)
 def taken(ids: list[int], pieces: list[str], room: tuple[int, int], had: str, stops: list[Any]) -> dict[str, Any]:
     """What the row takes of a run: its "ids", the "text" of all its new tokens then, and "why" it ends, or None.
 
@@ -75,29 +96,3 @@ def taken(ids: list[int], pieces: list[str], room: tuple[int, int], had: str, st
         if at == min(room):
             return {"ids": ids[:at], "text": text, "why": "length"}
     return {"ids": ids, "text": text, "why": None}
-
-
-def _room(run: Run, row: dict[str, Any], params: dict[str, Any]) -> tuple[Any, ...]:
-    room = params["max_tokens"] - row["new"], params["context"] - row["length"]
-    return [token for token, _ in run], [piece for _, piece in run], room, row["text"], [
-        *params["stop_ids"], *params["stops"]
-    ]  # fmt: skip
-
-
-def _named(ids: list[int], pieces: list[str], room: tuple[int, int], had: str, stops: list[Any]) -> tuple[Any, ...]:
-    by_id, by_text = ([stop for stop in stops if isinstance(stop, kind)] for kind in (int, str))
-    row = {"new": 4, "length": 9, "text": had}
-    params = {"max_tokens": 4 + room[0], "context": 9 + room[1], "stop_ids": by_id, "stops": by_text}
-    return list(zip(ids, pieces, strict=True)), row, params
-
-
-EDITIONS = (
-    Edition(
-        "by-room", "ids and texts are lists, what is left is given, and the answer is a dict", taken,
-        args=_room, back=_named,
-        result=lambda result, run, *_: {
-            "ids": [token for token, _ in run[: result[0]]], "text": result[2], "why": result[1] or None
-        },
-        axes=("list", "token"),
-    ),
-)  # fmt: skip

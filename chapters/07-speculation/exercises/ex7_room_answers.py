@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Rows = list[tuple[int, int]]
 Answer = tuple[list[int], list[int], list[int], int]
@@ -48,16 +48,35 @@ def pools(rows: Rows, wishes: list[int], right: list[int], free: int, block_size
     return brought, held, kept, whole - sum(kept)
 
 
-RIGHT = (Right(one_draft_at_a_time), Right(pools))
-_ORDER = "the smaller or larger of two, in any order"
-EQUIVALENT = {
-    "drafts = min((promised + over) * block_size - written - 1, wish)": _ORDER,
-    "kept.append(-(-(written + 1 + min(count, drafts)) // block_size))": _ORDER,
-    "over -= max(blocks - promised, 0)": _ORDER,
-    "for (written, promised), wish, count in zip(rows, wishes, right, strict=False):": "each row has its two numbers",
-}
+def _told(
+    result: Answer, rows: Rows, wishes: list[int], right: list[int], free: int, size: int
+) -> list[dict[str, int]]:
+    brought, held, kept, after = result
+    lines = [{"brings": a, "during": b, "after": c} for a, b, c in zip(brought, held, kept, strict=True)]
+    lost = free + sum(-(-written // size) for written, _ in rows) - sum(kept) - after
+    return lines if lost == 0 else [*lines, {"brings": 0, "during": 0, "after": lost}]
 
 
+@edition(
+    "by-columns",
+    "the pool is given whole, rows are columns, and the answer is a dict for each row",
+    args=lambda rows, wishes, right, free, size: (
+        free + sum(-(-written // size) for written, _ in rows),
+        size,
+        [written for written, _ in rows],
+        [promised for _, promised in rows],
+        {"there": wishes, "right": right},
+    ),
+    back=lambda pool, size, written, promised, drafts: (
+        list(zip(written, promised, strict=True)),
+        drafts["there"],
+        drafts["right"],
+        pool - sum(-(-tokens // size) for tokens in written),
+        size,
+    ),
+    result=_told,
+    axes=("row",),
+)
 def rooms(
     pool: int, block_size: int, written: list[int], promised: list[int], drafts: dict[str, list[int]]
 ) -> list[dict[str, int]]:
@@ -82,28 +101,3 @@ def rooms(
         after = -(-(before + 1 + min(brings, drafts["right"][at])) // block_size)
         told.append({"brings": brings, "during": during, "after": after})
     return told
-
-
-def _told(
-    result: Answer, rows: Rows, wishes: list[int], right: list[int], free: int, size: int
-) -> list[dict[str, int]]:
-    brought, held, kept, after = result
-    lines = [{"brings": a, "during": b, "after": c} for a, b, c in zip(brought, held, kept, strict=True)]
-    lost = free + sum(-(-written // size) for written, _ in rows) - sum(kept) - after
-    return lines if lost == 0 else [*lines, {"brings": 0, "during": 0, "after": lost}]
-
-
-EDITIONS = (
-    Edition(
-        "by-columns", "the pool is given whole, rows are columns, and the answer is a dict for each row", rooms,
-        args=lambda rows, wishes, right, free, size: (
-            free + sum(-(-written // size) for written, _ in rows), size, [written for written, _ in rows],
-            [promised for _, promised in rows], {"there": wishes, "right": right},
-        ),
-        back=lambda pool, size, written, promised, drafts: (
-            list(zip(written, promised, strict=True)), drafts["there"], drafts["right"],
-            pool - sum(-(-tokens // size) for tokens in written), size,
-        ),
-        result=_told, axes=("row",),
-    ),
-)  # fmt: skip

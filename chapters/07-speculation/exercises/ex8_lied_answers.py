@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Play = Callable[[int, list[tuple[str, int, int, str, str]]], list[list[str]]]
 Plain = Callable[[str, int, int], str]
@@ -79,10 +79,31 @@ def with_a_machine_of_its_own(play: Play, plain: Plain) -> None:
                 assert play(most, requests) == [mine(most, request) for request in requests]
 
 
-RIGHT = (Right(at_random), Right(with_a_machine_of_its_own))
-EQUIVALENT = {"ends = min(24 - len(prompt), int(limit))": "the smaller of two, in any order"}
+def _by_dicts(play: Play, plain: Plain) -> tuple[Any, ...]:
+    def told(requests: list[dict[str, Any]]) -> list[str]:
+        names = "prompt", "seed", "limit", "stop", "guess"
+        rows = [tuple(request[name] for name in names) for request in requests]
+        return ["|".join(runs) for runs in play(requests[0]["most"], rows)]  # type: ignore[arg-type]
+
+    return told, plain
 
 
+def _by_tuples(told: Callable[[list[dict[str, Any]]], list[str]], plain: Plain) -> tuple[Any, ...]:
+    def play(most: int, requests: list[tuple[str, int, int, str, str]]) -> list[list[str]]:
+        names = "prompt", "seed", "limit", "stop", "guess"
+        return [
+            runs.split("|") for runs in told([dict(zip(names, one, strict=True)) | {"most": most} for one in requests])
+        ]
+
+    return play, plain
+
+
+@edition(
+    "told",
+    "requests are dicts, and what a machine gave one is a str, with a bar between steps",
+    args=_by_dicts,
+    back=_by_tuples,
+)
 def check_told(play: Callable[[list[dict[str, Any]]], list[str]], plain: Plain) -> None:
     """Raise AssertionError if the machine is wrong; return None if it is right.
 
@@ -126,30 +147,3 @@ def check_told(play: Callable[[list[dict[str, Any]]], list[str]], plain: Plain) 
                         told, brought = told + "|", min(most, len(text) - at - 2)
                 wanted.append(told)
             assert play(requests) == wanted
-
-
-def _by_dicts(play: Play, plain: Plain) -> tuple[Any, ...]:
-    def told(requests: list[dict[str, Any]]) -> list[str]:
-        names = "prompt", "seed", "limit", "stop", "guess"
-        rows = [tuple(request[name] for name in names) for request in requests]
-        return ["|".join(runs) for runs in play(requests[0]["most"], rows)]  # type: ignore[arg-type]
-
-    return told, plain
-
-
-def _by_tuples(told: Callable[[list[dict[str, Any]]], list[str]], plain: Plain) -> tuple[Any, ...]:
-    def play(most: int, requests: list[tuple[str, int, int, str, str]]) -> list[list[str]]:
-        names = "prompt", "seed", "limit", "stop", "guess"
-        return [
-            runs.split("|") for runs in told([dict(zip(names, one, strict=True)) | {"most": most} for one in requests])
-        ]
-
-    return play, plain
-
-
-EDITIONS = (
-    Edition(
-        "told", "requests are dicts, and what a machine gave one is a str, with a bar between steps", check_told,
-        args=_by_dicts, back=_by_tuples, result=lambda found, *plain: found,
-    ),
-)  # fmt: skip

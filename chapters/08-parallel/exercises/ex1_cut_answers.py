@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 
 def by_tensor_split(name: str, whole: Tensor, heads: int, rank: int, size: int) -> Tensor:
@@ -50,10 +50,17 @@ def by_masks(name: str, whole: Tensor, heads: int, rank: int, size: int) -> Tens
     return whole[owner(len(whole)) == rank] if name.endswith("mlp.c_proj.weight") else whole
 
 
-RIGHT = (Right(by_tensor_split), Right(by_masks))
-EQUIVALENT = {"begin = rank * each + min(more, rank)": "the smaller of two, in any order"}
+def _turned(name: str, tensor: Tensor) -> Tensor:
+    return tensor.mT if ".c_" in name and tensor.dim() == 2 else tensor
 
 
+@edition(
+    "by-rows",
+    "matrices are (out, in), as in PyTorch's Linear, and ranks are counted from 1",
+    args=lambda name, whole, heads, rank, size: (name, _turned(name, whole), heads, rank + 1, size),
+    back=lambda name, whole, heads, rank, size: (name, _turned(name, whole), heads, rank - 1, size),
+    result=lambda result, name, *_: _turned(name, result),
+)
 def cut_rows(name: str, whole: Tensor, heads: int, rank: int, size: int) -> Tensor:
     """A rank's part of one parameter of GPT-2, of the same dtype as the whole, which stays as it is.
 
@@ -92,17 +99,3 @@ def cut_rows(name: str, whole: Tensor, heads: int, rank: int, size: int) -> Tens
     if kind.endswith("c_proj.bias") and rank > 1:
         return torch.zeros_like(whole)
     return whole
-
-
-def _turned(name: str, tensor: Tensor) -> Tensor:
-    return tensor.mT if ".c_" in name and tensor.dim() == 2 else tensor
-
-
-EDITIONS = (
-    Edition(
-        "by-rows", "matrices are (out, in), as in PyTorch's Linear, and ranks are counted from 1", cut_rows,
-        args=lambda name, whole, heads, rank, size: (name, _turned(name, whole), heads, rank + 1, size),
-        back=lambda name, whole, heads, rank, size: (name, _turned(name, whole), heads, rank - 1, size),
-        result=lambda result, name, *_: _turned(name, result),
-    ),
-)  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
@@ -54,14 +54,18 @@ def halves_of_one_kind(rank: int, x: Tensor, heads: int, part: Part) -> Program:
     return stream
 
 
-RIGHT = (Right(bias_before_the_sum), Right(halves_of_one_kind))
-EQUIVALENT = {
-    "mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 0).flatten(1)": (
-        "two dimensions change places, in any order"
-    ),
-}
+def _pairs(rank: int, x: Tensor, heads: int, part: Part) -> tuple[Any, ...]:
+    maps = dict.fromkeys(name.rpartition(".")[0] for name in part)
+    pairs = {name: [part[f"{name}.weight"], part[f"{name}.bias"]] for name in maps}
+    turned = {name: [weight.mT if weight.dim() == 2 else weight, bias] for name, (weight, bias) in pairs.items()}
+    return rank + 1, x, heads, turned
 
 
+def _played(answer: Function) -> Function:
+    return Formed(answer, _pairs, lambda program, *args: program)
+
+
+@edition("of-pairs", "parameters come in pairs, matrices are (out, in), and ranks are counted from 1", played=_played)
 def layer_of_pairs(number: int, x: Tensor, heads: int, part: dict[str, list[Tensor]]) -> Program:
     """A rank's program for one block of GPT-2: a generator that returns the block's output (T, C), on every rank.
 
@@ -85,22 +89,3 @@ def layer_of_pairs(number: int, x: Tensor, heads: int, part: dict[str, list[Tens
     inner = F.gelu(F.linear(F.layer_norm(h, h.shape[-1:], *part["ln_2"]), *part["mlp.c_fc"]), approximate="tanh")
     weight, bias = part["mlp.c_proj"]
     return h + (yield inner @ weight.T) + bias
-
-
-def _pairs(rank: int, x: Tensor, heads: int, part: Part) -> tuple[Any, ...]:
-    maps = dict.fromkeys(name.rpartition(".")[0] for name in part)
-    pairs = {name: [part[f"{name}.weight"], part[f"{name}.bias"]] for name in maps}
-    turned = {name: [weight.mT if weight.dim() == 2 else weight, bias] for name, (weight, bias) in pairs.items()}
-    return rank + 1, x, heads, turned
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _pairs, lambda program, *args: program)
-
-
-EDITIONS = (
-    Edition(
-        "of-pairs", "parameters come in pairs, matrices are (out, in), and ranks are counted from 1", layer_of_pairs,
-        played=_played,
-    ),
-)  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from itertools import chain
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
@@ -48,13 +48,20 @@ def passing_on(rank: int, size: int, values: list[float]) -> Program:
     return [float(number) for part in done for number in part]
 
 
-RIGHT = (Right(whole_at_home), Right(passing_on))
 EQUIVALENT = {
     "parts[at] = [theirs + own for theirs, own in zip(parts[at], received, strict=True)]": "a + b is b + a",
-    "parts[at] = [theirs + own for theirs, own in zip(received, parts[at], strict=False)]": "both have a part's length",
 }
 
 
+def _down(rank: int, size: int, values: list[float]) -> tuple[Any, ...]:
+    return size - rank, size, {str(at): number for at, number in enumerate(values)}
+
+
+def _played(answer: Function) -> Function:
+    return Formed(answer, _down, lambda program, *args: program)
+
+
+@edition("downwards", "the ring goes down, ranks are counted from 1, and numbers come by place", played=_played)
 def ring_down(rank: int, size: int, values: dict[str, float]) -> Program:
     """A rank's program for an all-reduce: it returns the sums over all ranks, as a list of floats.
 
@@ -81,19 +88,3 @@ def ring_down(rank: int, size: int, values: dict[str, float]) -> Program:
         yield "send", parts[(rank - 1 + step) % size]
         parts[(rank + step) % size] = yield ("receive",)
     return [number for part in parts for number in part]
-
-
-def _down(rank: int, size: int, values: list[float]) -> tuple[Any, ...]:
-    return size - rank, size, {str(at): number for at, number in enumerate(values)}
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _down, lambda program, *args: program)
-
-
-EDITIONS = (
-    Edition(
-        "downwards", "the ring goes down, ranks are counted from 1, and numbers come by place", ring_down,
-        played=_played,
-    ),
-)  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 from nanoinfer.engine.sampling import gumbel
 
@@ -58,10 +58,19 @@ def by_sorting(rank: int, logits: Tensor, first: int, vocab: int, rows: Rows) ->
     return torch.tensor(chosen)
 
 
-RIGHT = (Right(scores_then_ids), Right(by_sorting))
 EQUIVALENT: dict[str, str] = {}
 
 
+def _columns(rank: int, logits: Tensor, first: int, vocab: int, rows: Rows) -> tuple[Any, ...]:
+    each = [{name: own[at : at + 1] for name, own in rows.items()} for at in range(len(logits))]
+    return rank + 1, logits.mT, [first, first + logits.shape[1]], vocab, each
+
+
+def _played(answer: Function) -> Function:
+    return Formed(answer, _columns, lambda program, *args: program)
+
+
+@edition("by-columns", "logits stand in columns, rows come one by one, and ranks are counted from 1", played=_played)
 def choose_by_columns(number: int, columns: Tensor, ids: list[int], vocab: int, rows: list[Rows]) -> Program:
     """A rank's program for a head that is cut by vocabulary: it returns the next tokens, (B,) int64, on every rank.
 
@@ -90,20 +99,3 @@ def choose_by_columns(number: int, columns: Tensor, ids: list[int], vocab: int, 
     every = torch.stack((yield torch.stack(pairs)))
     top = every[..., 0].amax(0)
     return every[..., 1].masked_fill(every[..., 0] < top, torch.inf).amin(0).long()
-
-
-def _columns(rank: int, logits: Tensor, first: int, vocab: int, rows: Rows) -> tuple[Any, ...]:
-    each = [{name: own[at : at + 1] for name, own in rows.items()} for at in range(len(logits))]
-    return rank + 1, logits.mT, [first, first + logits.shape[1]], vocab, each
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _columns, lambda program, *args: program)
-
-
-EDITIONS = (
-    Edition(
-        "by-columns", "logits stand in columns, rows come one by one, and ranks are counted from 1", choose_by_columns,
-        played=_played,
-    ),
-)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
@@ -91,10 +91,20 @@ def by_indices(rank: int, mine: Mine, rows: Rows) -> Program:  # noqa: PLR0912
     return [(rows[at]["name"], why[at]) for at in told]
 
 
-RIGHT = (Right(one_gather_a_step), Right(by_indices))
 EQUIVALENT = {"running: list[dict[Any, str]] = []": "an annotation"}
 
 
+def _columns(rank: int, mine: Mine, rows: Rows) -> tuple[Any, ...]:
+    names = ("name", "blocks", "deadline")
+    own = mine["settings"], mine["blocks"], mine["graphs"]
+    return rank + 1, *own, {name: [row[name] for row in rows] for name in names}
+
+
+def _played(answer: Function) -> Function:
+    return Formed(answer, _columns, lambda program, *args: program)
+
+
+@edition("in-columns", "requests come in columns, and ranks are counted from 1", played=_played)
 def serve_columns(number: int, settings: str, blocks: int, graphs: list[int], rows: dict[str, list[Any]]) -> Program:
     """A rank's program: it agrees with the others, steps until no row is left, and returns how all rows have ended.
 
@@ -143,18 +153,3 @@ def serve_columns(number: int, settings: str, blocks: int, graphs: list[int], ro
         ended = (yield "gather", ended)[0]
         told += [(name, "done") for name in running if name in ended]
         left = [name for name in left if name not in ended]
-
-
-def _columns(rank: int, mine: Mine, rows: Rows) -> tuple[Any, ...]:
-    names = ("name", "blocks", "deadline")
-    own = mine["settings"], mine["blocks"], mine["graphs"]
-    return rank + 1, *own, {name: [row[name] for row in rows] for name in names}
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _columns, lambda program, *args: program)
-
-
-EDITIONS = (
-    Edition("in-columns", "requests come in columns, and ranks are counted from 1", serve_columns, played=_played),
-)  # fmt: skip

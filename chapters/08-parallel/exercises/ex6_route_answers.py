@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 History = list[tuple[Any, ...]]
 Answer = tuple[list[tuple[int, str, list[int], int, int]], list[tuple[int, int]], list[str]]
@@ -128,13 +128,40 @@ def from_the_history(replicas: int, block: int, worth: int, history: History) ->
     return sent, [(replica, len(on(replica))) for replica in range(replicas) if replica not in dead], failed
 
 
-RIGHT = (Right(by_objects), Right(from_the_history))
 EQUIVALENT = {
     "last = dict.fromkeys(range(replicas), -1)": "any number below that of the first message",
-    "return (rows[replica] - min(worth, hits), last[replica], replica)": "the smaller of two, in any order",
 }
 
 
+FIELDS = {"ask": ("row", "text", "limit"), "tokens": ("row", "ids"), "end": ("row", "why"), "dies": ("replica",)}
+
+
+def _named(replicas: int, block: int, worth: int, history: History) -> tuple[Any, ...]:
+    events = [{"what": what} | dict(zip(FIELDS[what], rest, strict=True)) for what, *rest in history]
+    named = [event | ({"replica": f"r{event['replica']}"} if "replica" in event else {}) for event in events]
+    return [f"r{n}" for n in range(replicas)], block, worth, named
+
+
+def _plain(names: list[str], block: int, worth: int, history: list[dict[str, Any]]) -> tuple[Any, ...]:
+    events = [event | ({"replica": int(event["replica"][1:])} if "replica" in event else {}) for event in history]
+    return len(names), block, worth, [tuple(event.values()) for event in events]
+
+
+def _told(result: Answer, *_: object) -> dict[str, Any]:
+    sent, rows, failed = result
+    parts = ("row", "text", "new", "limit")
+    messages = [{"to": f"r{to}"} | dict(zip(parts, rest, strict=True)) for to, *rest in sent]
+    return {"sent": messages, "rows": {f"r{n}": count for n, count in rows}, "failed": failed}
+
+
+@edition(
+    "with-names",
+    "replicas have names, and all that happens is told by dicts",
+    args=_named,
+    back=_plain,
+    result=_told,
+    axes=("item",),
+)
 def route_dicts(names: list[str], block: int, worth: int, history: list[dict[str, Any]]) -> dict[str, Any]:
     """A dict of "sent", the messages to replicas; "rows", how many each has that lives; and "failed", names of rows.
 
@@ -203,32 +230,3 @@ def route_dicts(names: list[str], block: int, worth: int, history: list[dict[str
         elif event["what"] == "end":
             live.pop(event["row"], None)
     return {"sent": sent, "rows": {name: rows(name) for name in names if name in queue}, "failed": failed}
-
-
-FIELDS = {"ask": ("row", "text", "limit"), "tokens": ("row", "ids"), "end": ("row", "why"), "dies": ("replica",)}
-
-
-def _named(replicas: int, block: int, worth: int, history: History) -> tuple[Any, ...]:
-    events = [{"what": what} | dict(zip(FIELDS[what], rest, strict=True)) for what, *rest in history]
-    named = [event | ({"replica": f"r{event['replica']}"} if "replica" in event else {}) for event in events]
-    return [f"r{n}" for n in range(replicas)], block, worth, named
-
-
-def _plain(names: list[str], block: int, worth: int, history: list[dict[str, Any]]) -> tuple[Any, ...]:
-    events = [event | ({"replica": int(event["replica"][1:])} if "replica" in event else {}) for event in history]
-    return len(names), block, worth, [tuple(event.values()) for event in events]
-
-
-def _told(result: Answer, *_: object) -> dict[str, Any]:
-    sent, rows, failed = result
-    parts = ("row", "text", "new", "limit")
-    messages = [{"to": f"r{to}"} | dict(zip(parts, rest, strict=True)) for to, *rest in sent]
-    return {"sent": messages, "rows": {f"r{n}": count for n, count in rows}, "failed": failed}
-
-
-EDITIONS = (
-    Edition(
-        "with-names", "replicas have names, and all that happens is told by dicts", route_dicts, args=_named,
-        back=_plain, result=_told, axes=("item",),
-    ),
-)  # fmt: skip

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Generator
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Function, Right
+from nanocourse.exercises.exercise import Function, edition
 from nanocourse.exercises.scene import Formed
 
 Program = Generator[Any, Any, Any]
@@ -53,10 +53,18 @@ def looks_often(worker: str, lines: Lines, seed: int, each: int) -> Program:
     return done
 
 
-RIGHT = (Right(all_at_once), Right(looks_often))
 EQUIVALENT: dict[str, str] = {}
 
 
+def _named(worker: str, lines: Lines, seed: int, each: int) -> tuple[Any, ...]:
+    return worker, dict(lines), seed, each
+
+
+def _played(answer: Function) -> Function:
+    return Formed(answer, _named, lambda program, *args: program)
+
+
+@edition("by-name", "prompts come by their ids", played=_played)
 def batch_by_name(worker: str, lines: dict[str, str], seed: int, each: int) -> Program:
     """One run of a batch: it computes all shards that are missing, and returns the names of these alone, in order.
 
@@ -91,14 +99,3 @@ def batch_by_name(worker: str, lines: dict[str, str], seed: int, each: int) -> P
             yield "rename", f".{name}.{worker}", name
             made.append(name)
     return made
-
-
-def _named(worker: str, lines: Lines, seed: int, each: int) -> tuple[Any, ...]:
-    return worker, dict(lines), seed, each
-
-
-def _played(answer: Function) -> Function:
-    return Formed(answer, _named, lambda program, *args: program)
-
-
-EDITIONS = (Edition("by-name", "prompts come by their ids", batch_by_name, played=_played),)

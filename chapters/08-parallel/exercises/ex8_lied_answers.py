@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nanocourse.exercises.exercise import Edition, Right
+from nanocourse.exercises.exercise import edition
 
 Play = Callable[[int, int, list[tuple[str, int, int, int]]], list[list[str] | None]]
 Plain = Callable[[str, int, int], str]
@@ -51,12 +51,31 @@ def with_one_rank_beside(play: Play, plain: Plain) -> None:
                 raise AssertionError(found)
 
 
-RIGHT = (Right(one_at_a_time), Right(with_one_rank_beside))
-EQUIVALENT = {
-    "count = min(-(-int(patience) // 10) or int(limit), int(limit))": "the smaller of two, in any order",
-}
+NAMES = "prompt", "seed", "limit", "patience"
 
 
+def _by_dicts(play: Play, plain: Plain) -> tuple[Any, ...]:
+    def told(requests: list[dict[str, Any]], luck: int, ranks: int) -> list[str]:
+        rows = [tuple(request[name] for name in NAMES) for request in requests]
+        return ["|".join(texts or []) for texts in play(ranks, luck, rows)]  # type: ignore[arg-type]
+
+    return told, plain
+
+
+def _by_tuples(told: Callable[[list[dict[str, Any]], int, int], list[str]], plain: Plain) -> tuple[Any, ...]:
+    def play(ranks: int, luck: int, requests: list[tuple[str, int, int, int]]) -> list[list[str] | None]:
+        rows = [dict(zip(NAMES, one, strict=True)) for one in requests]
+        return [texts.split("|") if texts else None for texts in told(rows, luck, ranks)]
+
+    return play, plain
+
+
+@edition(
+    "told",
+    "requests are dicts, and what a rank has written is a str, with a bar between texts",
+    args=_by_dicts,
+    back=_by_tuples,
+)
 def check_told(play: Callable[[list[dict[str, Any]], int, int], list[str]], plain: Plain) -> None:
     """Raise AssertionError if the machine is wrong; return None if it is right.
 
@@ -83,30 +102,3 @@ def check_told(play: Callable[[list[dict[str, Any]], int, int], list[str]], plai
                 requests.append(own)
                 wanted.append(plain(prompt, 5 * at, 6 if own["patience"] else 9 + at))
             assert play(requests, luck, ranks) == ["|".join(wanted)] * ranks
-
-
-NAMES = "prompt", "seed", "limit", "patience"
-
-
-def _by_dicts(play: Play, plain: Plain) -> tuple[Any, ...]:
-    def told(requests: list[dict[str, Any]], luck: int, ranks: int) -> list[str]:
-        rows = [tuple(request[name] for name in NAMES) for request in requests]
-        return ["|".join(texts or []) for texts in play(ranks, luck, rows)]  # type: ignore[arg-type]
-
-    return told, plain
-
-
-def _by_tuples(told: Callable[[list[dict[str, Any]], int, int], list[str]], plain: Plain) -> tuple[Any, ...]:
-    def play(ranks: int, luck: int, requests: list[tuple[str, int, int, int]]) -> list[list[str] | None]:
-        rows = [dict(zip(NAMES, one, strict=True)) for one in requests]
-        return [texts.split("|") if texts else None for texts in told(rows, luck, ranks)]
-
-    return play, plain
-
-
-EDITIONS = (
-    Edition(
-        "told", "requests are dicts, and what a rank has written is a str, with a bar between texts", check_told,
-        args=_by_dicts, back=_by_tuples, result=lambda found, *plain: found,
-    ),
-)  # fmt: skip

@@ -8,8 +8,9 @@ const LIGHT = [true, true, false, true, false, false, true]; // which of them ca
 const KEEP = 4000, DROP = 1000, EVERY = 50; // events of a live run that are kept, how many go at once, snapshots
 const ENDS = { length: "■", stop: "●", cancelled: "✕" };
 const NOTHING = {
-  more: {}, rows: [], begun: [], pieces: [], decode: [], fed: [], tokens: [], ttft: [], itl: [], ended: [], preempted: [], cells: [],
+  rows: [], begun: [], pieces: [], decode: [], fed: [], tokens: [], ttft: [], itl: [], ended: [], preempted: [], cells: [],
 };
+const ALL = { rows: 0, decode: 0, pieces: 0, tokens: 0 }; // no row is beyond those that are shown
 const recording = $("recording") && JSON.parse($("recording").textContent);
 const reduced = matchMedia("(prefers-reduced-motion: reduce)");
 const events = []; // each with the marks of its column; every 50th has the state before it, too
@@ -20,8 +21,6 @@ const last = () => events.length - 1;
 // ---- state: what the events make of it
 
 function apply(s, e) {
-  s.hidden = e.more.rows ?? 0;
-  s.skipped = e.skipped ?? 0;
   s.waiting = e.waiting ?? s.waiting;
   if (e.kind === "keyframe") {
     const { engine, texts, blocks: { tables = [], cached = [] } = {} } = e;
@@ -48,7 +47,7 @@ function apply(s, e) {
 
 // One more event. What its column shows is noted once, while the lanes of its rows are known.
 function take(told) {
-  const e = { ...NOTHING, ...told };
+  const e = { ...NOTHING, ...told, more: { ...ALL, ...told.more } };
   const before = events.length % EVERY ? null : structuredClone(newest);
   const rows = new Map([...newest.rows, ...[...e.rows, ...e.begun].map((row) => [row.id, row])]);
   const marks = [
@@ -61,9 +60,11 @@ function take(told) {
   lanes = Math.max(lanes, ...[...rows.values()].map(({ lane }) => lane + 1));
   apply(newest, e);
   events.push({ e, marks, before, widest: Math.max(0, ...e.pieces.map(([, , tokens]) => tokens)) });
-  if (recording || events.length <= KEEP) return;
-  events.splice(0, DROP); // a multiple of EVERY, so that the first one left has a state
-  at = Math.max(0, at - DROP);
+  if (!recording && events.length > KEEP) {
+    events.splice(0, DROP); // a multiple of EVERY, so that the first one left has a state
+    seek(at - DROP);
+  }
+  $("scrub").max = last();
 }
 
 function stateAt(place) {
@@ -80,13 +81,13 @@ const tail = (text, most) => (text.length > most ? "…" + text.slice(-most) : t
 const decodes = (row) => row.new || row.fed >= row.prompt;
 
 function words(e, s) {
-  const wait = s.waiting.count === 1 ? "1 waits" : `${s.waiting.count} wait`;
+  const wait = n(s.waiting.count, "waits", "wait");
   if (e.kind === "keyframe") {
     const when = e.step < 0 ? "Before the first step" : `After step ${e.step}`;
-    return `${when}: ${n(s.rows.size + s.hidden, "row runs", "rows run")}; ${wait}`;
+    return `${when}: ${n(s.rows.size + e.more.rows, "row runs", "rows run")}; ${wait}`;
   }
-  const decode = e.decode.length + (e.more.decode ?? 0), pieces = e.pieces.length + (e.more.pieces ?? 0), parts = [];
-  const tokens = e.pieces.reduce((sum, piece) => sum + piece[2], e.more.tokens ?? 0);
+  const decode = e.decode.length + e.more.decode, pieces = e.pieces.length + e.more.pieces, parts = [];
+  const tokens = e.pieces.reduce((sum, piece) => sum + piece[2], e.more.tokens);
   if (decode) parts.push(n(decode, "row decodes", "rows decode"));
   if (pieces) parts.push(`${n(pieces, "prompt piece")} of ${n(tokens, "token")}${pieces > 1 ? " together" : ""}`);
   return `Step ${e.step}: ${parts.join(", ") || "nothing is launched, tokens are awaited"}; ${wait}`;
@@ -112,12 +113,11 @@ function facts({ blocks, block_size, sharing, lag, max_batch, max_batched_tokens
   return [model, `up to ${max_batch} rows`, `${max_batched_tokens} tokens a step`, room, late].filter(Boolean).join(" · ");
 }
 
-function notes({ skipped, hidden, engine: { cell } }) {
-  const are = (count) => (count === 1 ? "is" : "are");
+function notes({ skipped, more: { rows } }, { cell }) {
   return [
     recording?.note,
-    skipped && `${n(skipped, "step")} before this one ${are(skipped)} not shown: the engine is faster than what watches it.`,
-    hidden && `Aggregated: ${n(hidden, "row")} beyond the 64 that are shown one by one ${are(hidden)} only counted.`,
+    skipped && `Not shown: ${n(skipped, "step")} before this one, since the engine is faster than what watches it.`,
+    rows && `Aggregated: ${n(rows, "row")} beyond the 64 that are shown one by one, only counted.`,
     cell > 1 && `Aggregated: each cell of the pool stands for ${cell} blocks; it is filled as far as they are used.`,
   ].filter(Boolean).join(" ");
 }
@@ -400,17 +400,17 @@ function render() {
 function draw() {
   if (playing && !recording) at = last();
   $("play").textContent = playing ? "Pause" : recording ? "Play" : "Go live";
-  slide();
+  $("scrub").value = at;
   if (at < 0) return;
   const { e } = events[at], s = stateAt(at);
   const texts = {
     headline: words(e, s), more: details(e), facts: facts(s.engine), waiting: s.waiting.count,
-    rows: `${s.rows.size + s.hidden} of ${s.engine.max_batch} rows`, "pool-hint": poolHint(s.engine), chosen: about(s),
+    rows: `${s.rows.size + e.more.rows} of ${s.engine.max_batch} rows`, "pool-hint": poolHint(s.engine), chosen: about(s),
     itl: e.itl.length ? `${ms(Math.max(...e.itl.map(([seconds]) => seconds)))} at most in this step` : "",
     ttft: e.ttft.slice(0, 4).map(([id, seconds]) => `request ${id}: ${ms(seconds)}`).join(", "),
   };
   for (const [id, text] of Object.entries(texts)) $(id).textContent = text;
-  say(notes(s));
+  say(notes(e, s.engine));
   $("words").ariaLive = playing ? "off" : "polite";
   $("scrub").ariaValueText = texts.headline;
   $("link").href = `#step=${e.step}`;
@@ -425,11 +425,6 @@ function draw() {
 }
 
 // ---- moving through the steps
-
-function slide() {
-  $("scrub").max = Math.max(0, last());
-  $("scrub").value = at;
-}
 
 function seek(place) {
   at = Math.max(0, Math.min(last(), place));
@@ -515,11 +510,11 @@ wear();
 
 // ---- where events come from: the recording in this file, or the server
 
-let key = store("nanoinfer-key") ?? "", following = 0, asking = null; // following: a picture is due, where motion is reduced
+let key = store("nanoinfer-key") ?? "", following = 0, asking; // following: a picture is due, where motion is reduced
 
 async function call(path, body, signal) {
-  const headers = { ...(key && { authorization: `Bearer ${key}` }), ...(body && { "content-type": "application/json" }) };
-  const response = await fetch(path, { method: body ? "POST" : "GET", headers, body: JSON.stringify(body), signal, cache: "no-store" });
+  const headers = key ? { authorization: `Bearer ${key}` } : {};
+  const response = await fetch(path, { method: body ? "POST" : "GET", headers, body: JSON.stringify(body), signal });
   if (response.ok) return response;
   throw Object.assign(new Error((await response.json()).error.message), { status: response.status });
 }
@@ -550,8 +545,8 @@ function greet(told) {
 
 function show(event) {
   take(event);
-  if (!playing) slide();
-  else if (!reduced.matches) render();
+  if (!playing) return;
+  if (!reduced.matches) render();
   else following ||= setTimeout(() => { following = 0; render(); }, 1000);
 }
 
@@ -581,7 +576,7 @@ async function watch() {
 
 async function ask(event) {
   event.preventDefault();
-  if (asking) return;
+  if (!$("stop").hidden) return;
   asking = new AbortController();
   $("stop").hidden = false;
   const answer = made("span"), prompt = $("prompt").value;
@@ -597,12 +592,11 @@ async function ask(event) {
   } catch (error) {
     if (error.name !== "AbortError") answer.textContent += ` (${error.message})`;
   }
-  asking = null;
   $("stop").hidden = true;
 }
 
 $("ask").onsubmit = ask;
-$("stop").onclick = () => asking?.abort();
+$("stop").onclick = () => asking.abort();
 $("pace").oninput = () => {
   const seconds = Number($("pace").value);
   $("paced").textContent = seconds ? `${seconds} s` : "full speed";

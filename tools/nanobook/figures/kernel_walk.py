@@ -1,24 +1,21 @@
 """The paged kernel's walk through memory: which program reads which pages of the pool, on a ragged batch.
 
-Nothing here is drawn by hand: a real PagedCache hands out the blocks of a short history of requests that come, grow and
-go, and `choose_splits` says into how many parts a context is cut.
+Nothing here is drawn by hand: a real block manager hands out the blocks of a short history of requests that come, grow
+and go, and `choose_splits` says into how many parts a context is cut.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nanobench.report.figures.style import GRID, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing, corner
-from nanoinfer.cache.captured import NULL, CapturedPaged
+from nanoinfer.cache.captured import NULL, NullBlocks
 from nanoinfer.cache.paged import SPLIT_TOKENS, choose_splits
-from nanoinfer.model.config import ModelConfig
 
 HEADS, HEAD_SIZE = 12, 64  # gpt2's
 PAGE, MAX_LEN, BLOCKS, COLUMNS = 16, 256, 48, 16
@@ -31,56 +28,39 @@ STEPS = 10  # in which its rows grow side by side
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the batch: its pages in the text's order, and those of each program, with the programs' colours."""
+    """A row of the batch: the pages of each program, in the text's order, with the programs' colours."""
 
     length: int
-    pages: tuple[int, ...]
     splits: tuple[tuple[int, ...], ...]
     colors: tuple[str, ...]
 
 
-def history() -> CapturedPaged:
-    """A small cache after some traffic: rows come and go, and those that stay have grown step by step."""
-    config = ModelConfig(n_layer=1, n_head=1, n_embd=1, n_positions=MAX_LEN, vocab_size=2)
-    rows = len(PARTED) + len(GROWN)
-    cache = CapturedPaged(config, rows, MAX_LEN, BLOCKS - 1, PAGE, torch.device("cpu"), torch.float32)
-    blocks = cache.blocks
-
-    def grow(lengths: Sequence[int]) -> None:
-        for row, length in enumerate(lengths):
-            blocks.grow(row, length)
-            cache.update([(row, column, block) for column, block in enumerate(blocks.owned[row])])
-
-    def leave(gone: list[int], sources: list[int], targets: list[int]) -> None:
-        for row in gone:
-            blocks.release(row)
-        cache.rename(sources, targets)
-        cache.move(torch.tensor(sources), torch.tensor(targets))
-
+def history() -> dict[int, list[int]]:
+    """The pages of each row of the batch after some traffic, by its length: texts come and go, and others grow."""
+    blocks = NullBlocks(BLOCKS - 1, PAGE, len(PARTED) + len(GROWN))
     for row, length in enumerate(PARTED):
         blocks.reserve(row, length)
-    grow(PARTED)
-    leave([1], [2], [1])  # the last row takes its place
-    for row, length in enumerate(GROWN, start=2):
-        blocks.reserved[row] = blocks.blocks_of(length)  # of more than is free now: rows 0 and 1 leave in time
+        blocks.grow(row, length)
+    blocks.release(1)
+    rows = dict(enumerate(GROWN, start=len(PARTED)))
+    for row, length in rows.items():
+        blocks.reserved[row] = blocks.blocks_of(length)  # of more than is free now: rows 0 and 2 leave in time
     for step in range(1, STEPS + 1):
         if step == STEPS // 2:
-            leave([0, 1], [4, 5], [0, 1])
-            order = (2, 3, 0, 1)  # which of GROWN the rows are now
-        now = [PARTED[0], PARTED[2], *GROWN] if step < STEPS // 2 else [GROWN[i] for i in order]
-        grown = [length * step // STEPS for length in now]
-        grow([*now[:2], *grown[2:]] if step < STEPS // 2 else grown)
-    return cache
+            blocks.release(0)
+            blocks.release(2)
+            rows = dict([*rows.items()][2:]) | rows  # the last two take the first places
+        for row, length in rows.items():
+            blocks.grow(row, length * step // STEPS)
+    return {length: blocks.owned[row] for row, length in rows.items()}
 
 
-def batch(cache: CapturedPaged, splits: int) -> list[Row]:
+def batch(splits: int) -> list[Row]:
     """The rows, longest first, with what each program reads. Unsplit, a row is one program, of a colour of its own."""
-    lengths = [GROWN[i] for i in (2, 3, 0, 1)]
     found = []
-    for row, length in enumerate(lengths):
-        pages = tuple(cache.tables[row, : -(-length // PAGE)].tolist())
-        parts = [pages[first // PAGE : -(-end // PAGE)] for first, end in parted(length, splits)]
-        found.append(Row(length, pages, tuple(parts), PEERS[row : row + 1] if splits == 1 else PEERS[:splits]))
+    for row, (length, pages) in enumerate(history().items()):
+        parts = [tuple(pages[first // PAGE : -(-end // PAGE)]) for first, end in parted(length, splits)]
+        found.append(Row(length, tuple(parts), PEERS[row : row + 1] if splits == 1 else PEERS[:splits]))
     return sorted(found, key=lambda row: -row.length)
 
 
@@ -94,9 +74,8 @@ def parted(length: int, splits: int) -> list[tuple[int, int]]:
 
 def walk(split: bool) -> Drawing:
     """The drawing; its table has every program's pages. split: by the engine's choice, or a program reads a row."""
-    cache = history()
-    splits = choose_splits(len(GROWN), HEADS, cache.max_len) if split else 1
-    rows = batch(cache, splits)
+    splits = choose_splits(len(GROWN), HEADS, MAX_LEN) if split else 1
+    rows = batch(splits)
     parts = f"{splits} splits of whole tiles of {TILE} tokens" if split else "not split"
 
     def draw() -> Figure:
@@ -181,7 +160,7 @@ def _page(ax: Axes, rows: list[Row]) -> None:
     piece = f"a program reads {PAGE * HEAD_SIZE * 2:,} bytes in one piece"
     ax.text(LEFT + 0.15, -0.6, f"A page of keys, or of values, head by head: {piece}", fontsize=11, va="center")
     wide = COLUMNS / HEADS
-    ax.text(-0.25, 0.42, f"page {rows[0].pages[0]}", ha="right", va="center", fontsize=10.5)
+    ax.text(-0.25, 0.42, f"page {rows[0].splits[0][0]}", ha="right", va="center", fontsize=10.5)
     for head in range(HEADS):
         chosen = head == 3
         _cell(ax, head * wide, 0, f"h = {head}", rows[0].colors[0] if chosen else GROUND,

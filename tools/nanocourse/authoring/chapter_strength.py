@@ -62,15 +62,3 @@ def matrix_lines(result: Strength, checks: Sequence[str]) -> list[str]:
         f"{sum(result.right.values())} of {len(result.right)} passed; lessons {len(result.lessons)}"
     )
     return lines
-
-
-def main() -> int:
-    """`python -m nanocourse.authoring.chapter_strength`: all chapters, written down."""
-    from nanocourse.exercises.chapters import chapters
-
-    fine = [run(chapter, True, lambda line, kind: print(line)) for chapter in chapters()]
-    return 0 if all(fine) else 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

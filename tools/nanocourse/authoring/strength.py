@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,15 +16,15 @@ from typing import Any
 
 from nanocourse.authoring import mutants
 from nanocourse.checks.check import status_of
-from nanocourse.checks.known_mistakes import Solve, Tells
+from nanocourse.checks.known_mistakes import Solver, Tells
 from nanocourse.checks.replay import SEED
 from nanocourse.checks.results import Status
-from nanocourse.checks.runner import Runner, kernel_solver
-from nanocourse.checks.worker import Worker
+from nanocourse.checks.runner import Runner, solver_of
+from nanocourse.checks.worker import Kept, Worker
 from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Check, Exercise, Right, Wrong
-from nanocourse.exercises.outcomes import Outcome, deviation, local
+from nanocourse.exercises.outcomes import Outcome, deviation
 
 MUTANT_LIMIT_S = 5.0  # a mutant that loops for ever is killed by this
 
@@ -40,9 +39,6 @@ class Strength:
     killed: int = 0
     equivalent: int = 0
     right: dict[str, bool] = field(default_factory=dict)
-    only: dict[str, int] = field(default_factory=dict)  # check -> wrong answers and mutants that it alone rejects
-    closest_wrong: float = math.inf  # the nearest wrong answer's largest difference on any input
-    furthest_right: float = 0.0  # the furthest correct variant's
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -68,24 +64,12 @@ class AnswerRunner:
     def __init__(self, exercise: Exercise, folder: Path, limit_s: float) -> None:
         self.exercise, self.path, self.limit_s = exercise, folder / exercise.file, limit_s
         self._expected: dict[str, Outcome] = {}  # by the seed of the case
-        self._worker = Worker()
-        self._compiling: Worker | None = None
-
-    def start(self) -> Worker:
-        """The one that runs; a new one where it has died."""
-        if not self._worker.alive:
-            self._worker = Worker()
-        return self._worker
-
-    def _compiler(self) -> Worker:
-        if self._compiling is None or not self._compiling.alive:
-            self._compiling = Worker(compiling=True)
-        return self._compiling
+        self._running, self._compiling = Kept(Worker), Kept(partial(Worker, compiling=True))
 
     def runner(self, source: str) -> Runner:
         """A runner for this source."""
         self.path.write_text(source, encoding="utf-8")
-        return Runner(self.exercise, self.path, self.start, self.limit_s, compiler=self._compiler)
+        return Runner(self.exercise, self.path, self._running, self.limit_s, compiler=self._compiling)
 
     def statuses(self, source: str) -> dict[str, Status]:
         """The status of every check; after a hang the rest counts as hung."""
@@ -111,26 +95,24 @@ class AnswerRunner:
 
     def close(self) -> None:
         """End the workers."""
-        self._worker.close()
-        if self._compiling is not None:
-            self._compiling.close()
+        self._running.close()
+        self._compiling.close()
 
 
-def measure(exercise: Exercise, say: Callable[[str], None] = lambda line: None) -> Strength:
+def measure(exercise: Exercise) -> Strength:
     """The strength of one exercise's checks."""
     result = Strength(exercise.id)
-    with tempfile.TemporaryDirectory() as folder:
-        runs = AnswerRunner(exercise, Path(folder).resolve(), exercise.spec.limit_s)
-        try:
-            _stub(exercise, runs, result)
-            with answers(exercise) as solver:
-                _wrong(exercise, runs, result, solver)
-                _right(exercise, runs, result)
-                _gap(exercise, result, solver)
-            runs.limit_s = MUTANT_LIMIT_S
-            caught = _mutants(exercise, runs, result, say)
-        finally:
-            runs.close()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(AnswerRunner(exercise, Path(folder).resolve(), exercise.spec.limit_s)) as runs,
+    ):
+        _stub(exercise, runs, result)
+        with solver_of(exercise) as solver:
+            _wrong(exercise, runs, result, solver)
+            _right(exercise, runs, result)
+            _gap(exercise, result, solver)
+        runs.limit_s = MUTANT_LIMIT_S
+        caught = _mutants(exercise, runs, result)
     _redundant(exercise, result, caught)
     return result
 
@@ -143,17 +125,7 @@ def _stub(exercise: Exercise, runs: AnswerRunner, result: Strength) -> None:
             result.problems.append(f"the untouched stub is {status!r} in check {name}")
 
 
-@contextmanager
-def answers(exercise: Exercise) -> Iterator[Callable[[Wrong | Right], Solve]]:
-    """How known answers are called: in this process, or in workers if they are kernels."""
-    if exercise.spec.kernel is None:
-        yield lambda answer: partial(local, exercise.staged(sources.answer_function(exercise, answer)))
-        return
-    with kernel_solver(exercise, Worker) as solver:
-        yield solver
-
-
-def _wrong(exercise: Exercise, runs: AnswerRunner, result: Strength, solver: Callable[[Wrong | Right], Solve]) -> None:
+def _wrong(exercise: Exercise, runs: AnswerRunner, result: Strength, solver: Solver) -> None:
     """Every wrong answer must be rejected, and be told by its name."""
     tells = Tells(exercise, SEED, solver)
     for wrong in exercise.wrong:
@@ -190,7 +162,7 @@ def _right(exercise: Exercise, runs: AnswerRunner, result: Strength) -> None:
             result.problems.append(f"the correct answer {name} is rejected by {', '.join(failed)}")
 
 
-def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right], Solve]) -> None:
+def _gap(exercise: Exercise, result: Strength, solver: Solver) -> None:
     """How far the correct variants are from the reference, and how far the nearest wrong answer is."""
     inputs = [(c, Case(f"{SEED}/{c.name}/{at}")) for c in exercise.checks for at in range(c.cases)]
     expected = [exercise.expected(exercise.call(check, case)) for check, case in inputs]
@@ -208,26 +180,22 @@ def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right],
         size = deviation(check.looked_at(one), check.looked_at(other), exercise.spec.typed, exercise.spec.exact)
         return size * exercise.spec.tolerance / (check.tolerance or exercise.spec.tolerance)
 
-    result.furthest_right = max(map(furthest, exercise.right))
-    result.closest_wrong = min(map(furthest, exercise.real_wrong))
+    right, wrong = max(map(furthest, exercise.right)), min(map(furthest, exercise.real_wrong))
     tolerance = exercise.spec.tolerance
-    if not (result.furthest_right * 4 <= tolerance and tolerance * 4 <= result.closest_wrong):
+    if not (right * 4 <= tolerance and tolerance * 4 <= wrong):
         result.problems.append(
-            f"tolerance {tolerance:g} must lie between {result.furthest_right:.2g}, the furthest right answer, and "
-            f"{result.closest_wrong:.2g}, the nearest wrong one, by a factor of 4 at least"
+            f"tolerance {tolerance:g} must lie between {right:.2g}, the furthest right answer, and {wrong:.2g}, the "
+            "nearest wrong one, by a factor of 4 at least"
         )
 
 
-def _mutants(
-    exercise: Exercise, runs: AnswerRunner, result: Strength, say: Callable[[str], None]
-) -> dict[str, list[str]]:
+def _mutants(exercise: Exercise, runs: AnswerRunner, result: Strength) -> dict[str, list[str]]:
     """Every mutant must be killed or listed as equivalent; returns which checks reject which."""
     caught: dict[str, list[str]] = {}
     unknown = set(exercise.equivalent)
     for mutant in mutants.mutants(sources.function_source(exercise.function)):
         source = sources.whole_file(exercise, exercise.function, mutant.source)
         rejected = [name for name, status in runs.statuses(source).items() if status != "passed"]
-        say(f"{'killed  ' if rejected else 'SURVIVES'} {mutant.name}")
         unknown.discard(mutant.name)
         if mutant.name in exercise.equivalent:
             result.equivalent += 1
@@ -248,7 +216,6 @@ def _redundant(exercise: Exercise, result: Strength, mutants_caught: dict[str, l
     wide = {check.name: check.wide for check in exercise.checks}
     by_check = {c.name: {at for at, names in enumerate(caught) if c.name in names} for c in exercise.checks}
     for name, own in by_check.items():
-        result.only[name] = sum(names == [name] for names in caught)
         for other, more in by_check.items():
             if name != other and own <= more and not wide[other]:
                 result.problems.append(f"check {name} catches nothing that {other} does not catch")

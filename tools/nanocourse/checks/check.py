@@ -17,7 +17,7 @@ from nanocourse.checks import shrink as shrinking
 from nanocourse.checks.known_mistakes import Tells
 from nanocourse.checks.replay import SEED, name_of
 from nanocourse.checks.results import CheckResult, ExerciseResult, Failure, Receipt, Status
-from nanocourse.checks.runner import Runner, kernel_solver
+from nanocourse.checks.runner import Runner, solver_of
 from nanocourse.checks.worker import Worker
 from nanocourse.exercises import kernels, stubs
 from nanocourse.exercises.cases import Call, Case
@@ -104,12 +104,10 @@ def known_mistake(
 
     Wrong kernels run in a worker too.
     """
-    if runner.exercise.spec.kernel is None:
-        tells = Tells(runner.exercise, seed)
+    with solver_of(runner.exercise, start) as solver:
+        tells = Tells(runner.exercise, seed, solver)
         found = tells.name(runner.call, seen, say)
         return found or tells.nearest(runner.call), found is None
-    with kernel_solver(runner.exercise, start) as solver:
-        return Tells(runner.exercise, seed, solver).name(runner.call, seen, say), False
 
 
 def _worth_naming(results: list[CheckResult]) -> bool:

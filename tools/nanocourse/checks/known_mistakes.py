@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from nanocourse.exercises.cases import Call, Case
-from nanocourse.exercises.exercise import Check, Exercise, Wrong
+from nanocourse.exercises.exercise import Check, Exercise, Right, Wrong
 from nanocourse.exercises.outcomes import Outcome, Returned, local
 from nanocourse.exercises.sources import answer_function
 
@@ -27,8 +27,14 @@ LOOKED = 4  # of these always, to have a choice
 
 Input = list[tuple[Check, Case]]
 Solve = Callable[[Call], Outcome]
+Solver = Callable[[Wrong | Right], Solve]
 Agrees = Callable[[Input, list[Outcome]], bool]
 Tell = tuple[Input, list[Outcome]]  # an input, and a wrong answer's outcomes on it
+
+
+def here(exercise: Exercise, answer: Wrong | Right) -> Solve:
+    """A known answer, called in this process."""
+    return partial(local, exercise.known(answer_function(exercise, answer)))
 
 
 class Tells:
@@ -37,12 +43,12 @@ class Tells:
     solver: how a wrong answer is called; by default in this process.
     """
 
-    def __init__(self, exercise: Exercise, seed: str, solver: Callable[[Wrong], Solve] | None = None) -> None:
+    def __init__(self, exercise: Exercise, seed: str, solver: Solver | None = None) -> None:
         self.exercise, self.seed = exercise, seed
         self.wrong = tuple(wrong for wrong in exercise.real_wrong if not wrong.unnamed)
         idle = (_passes, _fails) if exercise.spec.verdicts else ()
         self._solves: list[Solve] = [  # the wrong answers, then what is none: the right one, and those that do no work
-            *((solver or self._here)(wrong) for wrong in self.wrong),
+            *map(solver or partial(here, exercise), self.wrong),
             exercise.expected,
             *(partial(local, exercise.known(answer)) for answer in idle),
         ]
@@ -165,10 +171,6 @@ class Tells:
         if not self.exercise.spec.fixed:
             yield from self._inputs(SEEDS)
             yield from [self._all_cases()] * self.exercise.spec.verdicts
-
-    def _here(self, wrong: Wrong) -> Solve:
-        """A wrong answer called in this process."""
-        return partial(local, self.exercise.known(answer_function(self.exercise, wrong)))
 
     def _outcomes(self, at: int, one: Input) -> list[Outcome]:
         for check, case in one:

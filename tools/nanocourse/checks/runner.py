@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from nanocourse.checks.known_mistakes import Solve
-from nanocourse.checks.worker import Loaded, Refuse, Worker
+from nanocourse.checks.known_mistakes import Solve, Solver, here
+from nanocourse.checks.worker import Kept, Loaded, Refuse, Worker
 from nanocourse.exercises.cases import Call
 from nanocourse.exercises.chapters import resolve
 from nanocourse.exercises.exercise import Exercise, Right, Wrong
@@ -151,31 +151,22 @@ def refused(exercise: Exercise) -> Refuse:
 
 
 @contextmanager
-def kernel_solver(exercise: Exercise, start: Callable[[], Worker]) -> Iterator[Callable[[Wrong | Right], Solve]]:
-    """How known answers that are kernels are called: each from a file of its own, all in two workers."""
-    workers: dict[bool, Worker] = {}
-
-    def take(compiling: bool) -> Worker:
-        if compiling not in workers or not workers[compiling].alive:
-            workers[compiling] = Worker(compiling=True) if compiling else start()
-        return workers[compiling]
-
-    with TemporaryDirectory() as folder:
+def solver_of(exercise: Exercise, start: Callable[[], Worker] = Worker) -> Iterator[Solver]:
+    """How known answers are called: in this process, or kernels each from a file of its own, all in two workers."""
+    if exercise.spec.kernel is None:
+        yield partial(here, exercise)
+        return
+    limit = exercise.spec.limit_s
+    with (
+        closing(Kept(start)) as running,
+        closing(Kept(partial(Worker, compiling=True))) as compiling,
+        TemporaryDirectory() as folder,
+    ):
 
         def solver(answer: Wrong | Right) -> Solve:
             path = Path(folder).resolve() / answer.name / exercise.file
             path.parent.mkdir(exist_ok=True)
             path.write_text(answer_source(exercise, answer), encoding="utf-8")
+            return lambda asked: Runner(exercise, path, running, limit, compiler=compiling, traced=False).call(asked)
 
-            def solve(asked: Call) -> Outcome:
-                limit, compiler = exercise.spec.limit_s, partial(take, True)
-                runner = Runner(exercise, path, partial(take, False), limit, compiler=compiler, traced=False)
-                return runner.call(asked)
-
-            return solve
-
-        try:
-            yield solver
-        finally:
-            for worker in workers.values():
-                worker.close()
+        yield solver

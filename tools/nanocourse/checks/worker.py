@@ -359,6 +359,24 @@ class Worker:
                 self._printed = (self._printed + data.decode("utf-8", "replace"))[: self.kept]
 
 
+class Kept:
+    """One worker, made when it is first asked for, and another when it has died."""
+
+    def __init__(self, make: Callable[[], Worker]) -> None:
+        self._make = make
+        self._worker: Worker | None = None
+
+    def __call__(self) -> Worker:
+        if self._worker is None or not self._worker.alive:
+            self._worker = self._make()
+        return self._worker
+
+    def close(self) -> None:
+        """End it."""
+        if self._worker is not None:
+            self._worker.close()
+
+
 def _has_space(pipe: IO[bytes]) -> bool:
     """Whether PIPE_BUF bytes can be written at once."""
     if os.name != "posix":

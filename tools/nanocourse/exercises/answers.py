@@ -25,11 +25,6 @@ def names(id: str) -> dict[str, str]:
     return {wrong.name: wrong.says for wrong in chapters.exercise(id).wrong}
 
 
-def origin(id: str, name: str) -> str:
-    """Where a wrong answer comes from."""
-    return _find(chapters.exercise(id), name).origin
-
-
 def reference(id: str) -> Function:
     """The right answer, a function of the exercise's signature; a kernel as the engine launches it."""
     return sources.reference_function(chapters.exercise(id))

@@ -1,7 +1,8 @@
 """The bank of wrong answers: one table a chapter, `wrong.toml`, of rows by exercise and name.
 
-A row is [misconception, replace, by, origin]: the reference with the one occurrence of a text replaced by another.
-There may be more such pairs; one text alone, in place of pairs, is a new body. A table at the end holds `lesson` or
+A row is [misconception, replace, by]: the reference with the one occurrence of a text replaced by another. There may be
+more such pairs; behind them stands who made the mistake, and where, unless it is a slip of an author's own. In a text
+that is replaced, "…" is everything up to what follows it; "" is the whole body. A table at the end holds `lesson` or
 `unnamed`.
 """
 
@@ -33,5 +34,6 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _wrong(name: str, says: str, *rest: Any) -> Wrong:
-    *changes, origin, more = rest if isinstance(rest[-1], dict) else (*rest, {})
-    return Wrong(name, says, origin, tuple(changes), **more)
+    *texts, more = rest if isinstance(rest[-1], dict) else (*rest, {})
+    origin = texts.pop() if len(texts) % 2 else ""
+    return Wrong(name, says, origin, tuple(texts), **more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import json
 import re
 import sys
@@ -14,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from nanocourse.exercises.bank import wrong_answers
-from nanocourse.exercises.exercise import Exercise, Function, Spec
+from nanocourse.exercises.exercise import Exercise, Function, Right, Spec
 from nanocourse.exercises.moved import told
 from nanocourse.exercises.page import texts
 
@@ -116,14 +117,22 @@ def load(path: Path, chapter: int) -> Exercise:
     own = run_file(path, f"nanoinfer_ch{chapter:02d}_{path.stem}")
     beside = path.with_name(f"{path.stem}_answers.py")
     answers = run_file(beside, f"nanoinfer_ch{chapter:02d}_{beside.stem}") if beside.is_file() else None
+    known = _public(answers) if answers else []
     id = f"{chapter}.{match[1]}"
     spec: Spec = replace(_declared(own, "EXERCISE"), **texts(path.with_suffix(".md"), id))
     return Exercise(
         id=id, slug=match[2].replace("_", "-"), path=path, spec=spec,
         function=resolve(spec.reference), checks=_declared(own, "CHECKS"),
-        wrong=wrong_answers(path.with_name("wrong.toml"), id), right=getattr(answers, "RIGHT", ()),
-        equivalent=getattr(answers, "EQUIVALENT", {}), editions=getattr(answers, "EDITIONS", ()),
+        wrong=wrong_answers(path.with_name("wrong.toml"), id), equivalent=getattr(answers, "EQUIVALENT", {}),
+        right=tuple(Right(one) for one in known if not hasattr(one, "edition")),
+        editions=tuple(vars(one)["edition"] for one in known if hasattr(one, "edition")),
     )  # fmt: skip
+
+
+def _public(module: ModuleType) -> list[Function]:
+    """The functions that a module defines, in their order, without those whose names begin with an underscore."""
+    own = [one for one in vars(module).values() if inspect.isfunction(one) and one.__module__ == module.__name__]
+    return [one for one in own if not one.__name__.startswith("_")]
 
 
 def resolve(reference: Function | str) -> Function:

@@ -1,6 +1,7 @@
 """What an exercise consists of, as its files declare it and as the rest of the package uses it.
 
-`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS, `exN_name_answers.py` RIGHT, EQUIVALENT and EDITIONS; its text is
+`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS. In `exN_name_answers.py` each function whose name does not begin
+with an underscore is a correct variant, or an `edition`, and EQUIVALENT says which mutants are no mistakes. The text is
 the page `exN_name.md`, see `page`, and wrong answers are rows of `wrong.toml`, see `bank`. `chapters.load` puts them
 together as one `Exercise`.
 """
@@ -125,10 +126,10 @@ class Check:
 class Wrong:
     """A plausible wrong answer: the reference with changes.
 
-    says: the misconception in one sentence. origin: who made it, where. changes: a text that stands once in the
-    reference, and what replaces it, by turns; or a new body alone. lesson: if the answer turned out to be right, why.
-    unnamed: the wrong answer that it equals wherever it is wrong, or is like where few inputs show it: it has no name
-    of its own.
+    says: the misconception in one sentence. origin: who made it, where; "" for an author's own slip. changes: a text
+    that stands once in the reference, and what replaces it, by turns: see `bank`. lesson: if the answer turned out to
+    be right, why. unnamed: the wrong answer that it equals wherever it is wrong, or is like where few inputs show it:
+    it has no name of its own.
     """
 
     name: str
@@ -190,6 +191,16 @@ class Edition:
             return scene(played(answer), *args)
 
         return adapted
+
+
+def edition(name: str, says: str, **form: Any) -> Callable[[Function], Function]:
+    """Declare a function the right answer in another form; `form` is that of `Edition`."""
+
+    def declared(reference: Function) -> Function:
+        vars(reference)["edition"] = Edition(name, says, reference, **form)
+        return reference
+
+    return declared
 
 
 @dataclass(frozen=True)

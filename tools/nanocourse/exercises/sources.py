@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import inspect
 import sys
 import textwrap
 from collections.abc import Sequence
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from nanocourse.exercises import kernels
@@ -28,13 +29,15 @@ def answer_source(exercise: Exercise, answer: Wrong | Right) -> str:
 
 def _changed(source: str, changes: Sequence[str]) -> str:
     """A function with one text after another replaced, or with another body."""
-    if len(changes) == 1:
-        docstring = ast.parse(source).body[0].body[0]  # type: ignore[attr-defined]
-        return "\n".join([*source.splitlines()[: docstring.end_lineno], changes[0], ""])
     for old, new in zip(changes[::2], changes[1::2], strict=True):
-        if source.count(old) != 1:
-            raise ValueError(f"{old!r} stands {source.count(old)} times in the reference")
-        source = source.replace(old, new)
+        if not old:
+            docstring = ast.parse(source).body[0].body[0]  # type: ignore[attr-defined]
+            return "\n".join([*source.splitlines()[: docstring.end_lineno], new, ""])
+        begin, _, end = old.partition("…")
+        if source.count(begin) != 1:
+            raise ValueError(f"{begin!r} stands {source.count(begin)} times in the reference")
+        before, _, rest = source.partition(begin)
+        source = before + new + rest[rest.index(end) + len(end) :]
     return source
 
 
@@ -86,15 +89,15 @@ def submission(function: Function, source: str, name: str) -> str:
     if node.name != name:
         source = source.replace(f"def {node.name}(", f"def {name}(", 1)
     needs: list[str] = []
-    _collect(function, node, needs, set())
+    _collect(function, source, needs, set())
     return "\n".join(["from __future__ import annotations", "", *needs, "", "", source])
 
 
-def _collect(function: Function, node: ast.FunctionDef, needs: list[str], done: set[str]) -> None:
+def _collect(function: Function, source: str, needs: list[str], done: set[str]) -> None:
     """Collect the lines that define the global names a function uses, including helpers of its module."""
     space = function.__globals__  # type: ignore[attr-defined]
     home = space["__name__"]
-    for name in sorted(_used(node) - done):
+    for name in sorted(_used(source) - done):
         if name not in space or hasattr(builtins, name):
             continue
         done.add(name)
@@ -104,11 +107,9 @@ def _collect(function: Function, node: ast.FunctionDef, needs: list[str], done: 
         elif home.startswith("nanoinfer."):
             needs.append(f"from {home} import {name}")
         elif inspect.isfunction(value) and value.__module__ == home:
-            source = function_source(value)
-            (inner,) = ast.parse(source).body
-            assert isinstance(inner, ast.FunctionDef)
-            _collect(value, inner, needs, done)
-            needs.append(f"\n\n{source}")
+            helper = function_source(value)
+            _collect(value, helper, needs, done)
+            needs.append(f"\n\n{helper}")
         elif isinstance(value, int | float | str | tuple):
             needs.append(f"{name} = {value!r}")
         elif hasattr(sys.modules.get(value.__module__), value.__name__):
@@ -117,26 +118,11 @@ def _collect(function: Function, node: ast.FunctionDef, needs: list[str], done: 
             raise ValueError(f"{function.__name__} uses {name}, which cannot be put into a file of its own")
 
 
-def _used(node: ast.FunctionDef) -> set[str]:
-    """Names that the body uses without binding them; annotations are not evaluated and do not count."""
-    found: set[str] = set()
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.FunctionDef):
-            for default in (*inner.args.defaults, *filter(None, inner.args.kw_defaults)):
-                found |= {n.id for n in ast.walk(default) if isinstance(n, ast.Name)}
-    bodies = [ast.walk(statement) for statement in node.body]
-    skip = {id(n) for body in node.body for a in _annotations(body) for n in ast.walk(a)}
-    names = [n for body in bodies for n in body if isinstance(n, ast.Name) and id(n) not in skip]
-    own = {n.id for n in names if isinstance(n.ctx, ast.Store)} | {
-        a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)
-    }
-    return found | {n.id for n in names} - own
-
-
-def _annotations(node: ast.AST) -> list[ast.AST]:
-    found: list[ast.AST] = []
-    for inner in ast.walk(node):
-        for attribute in ("annotation", "returns"):
-            if (value := getattr(inner, attribute, None)) is not None:
-                found.append(value)
+def _used(source: str) -> set[str]:
+    """Names from outside that a function's source reads, defaults included. Annotations are not evaluated."""
+    codes = [compile(source, "<answer>", "exec", annotations.compiler_flag, dont_inherit=True)]
+    found = set[str]()
+    for code in codes:
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        found |= {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return found

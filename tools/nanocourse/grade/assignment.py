@@ -23,7 +23,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Part:
-    """One exercise of an assignment. edition: one of its EDITIONS; empty for the form that the chapter prints."""
+    """One exercise of an assignment. edition: the name of one; empty for the form that the chapter prints."""
 
     id: str
     points: float = 10.0

@@ -6,15 +6,10 @@ The chapter's published figures are those of its own inputs. Other inputs could 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 
-from nanocourse.checks.runner import kernel_solver
-from nanocourse.checks.worker import Worker
+from nanocourse.checks.runner import solver_of
 from nanocourse.exercises.exercise import Exercise
-from nanocourse.exercises.outcomes import local
-from nanocourse.exercises.sources import answer_function
 from nanocourse.grade.assignment import Assignment
 from nanocourse.grade.grade_submission import exercises_of
 from nanocourse.grade.hidden_inputs import Question, agrees, questions
@@ -47,9 +42,8 @@ def variant_strength(
 
 def _missed(exercise: Exercise, draws: Sequence[Sequence[Question]]) -> Iterator[str]:
     """The wrong answers that pass on all inputs of a draw."""
-    with ExitStack() as stack:
-        solver = stack.enter_context(kernel_solver(exercise, Worker)) if exercise.spec.kernel is not None else None
+    with solver_of(exercise) as solver:
         for wrong in exercise.real_wrong:
-            solve = solver(wrong) if solver else partial(local, exercise.known(answer_function(exercise, wrong)))
+            solve = solver(wrong)
             if any(agrees(exercise, draw, solve) for draw in draws):
                 yield wrong.name

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import combinations
 
+from nanocourse.authoring.mutants import drop_inert
 from nanocourse.exercises import chapters
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.sources import answer_source, function_source, whole_file
@@ -21,6 +22,7 @@ from nanocourse.grade.collect import Collected
 from nanocourse.release.verify import own_number
 
 KINDS = (tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING)
+NAMES: dict[type[ast.AST], str] = {ast.FunctionDef: "name", ast.ClassDef: "name", ast.arg: "arg", ast.Name: "id"}
 Words = tuple[str, ...]
 
 
@@ -41,47 +43,26 @@ def words(source: str) -> Words:
     """
     try:
         tree = ast.parse(source)
+        drop_inert(tree)
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        _number_names(functions)
+        text = "\n".join(map(ast.unparse, functions))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    plain = Plain([node.name for node in functions])
-    try:
-        text = "\n".join(ast.unparse(plain.visit(node)) for node in functions)
-    except RecursionError:
         return ()
     return tuple(one.string for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.type in KINDS)
 
 
-class Plain(ast.NodeTransformer):
-    """Gives a file's own names numbers, in the order in which they come, and drops what is not run."""
-
-    def __init__(self, own: list[str]) -> None:
-        self.names = {name: f"own{at}" for at, name in enumerate(own)}
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """Without docstring, return type and decorators."""
-        self._own(node.name)
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.arg):
-                self._own(inner.arg)
-            elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-                self._own(inner.id)
-        node.returns, node.decorator_list = None, []
-        if ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-        node.name = self.names[node.name]
-        return self.generic_visit(node)
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.arg, node.annotation = self.names.get(node.arg, node.arg), None
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        node.id = self.names.get(node.id, node.id)
-        return node
-
-    def _own(self, name: str) -> None:
-        self.names.setdefault(name, f"own{len(self.names)}")
+def _number_names(functions: Sequence[ast.FunctionDef | ast.ClassDef]) -> None:
+    """Give names that a file makes numbers instead, in the order in which they come, and drop decorators."""
+    named = [(one, NAMES[type(one)]) for node in functions for one in ast.walk(node) if type(one) in NAMES]
+    own: dict[str, str] = {}
+    for node, field in named:
+        if not isinstance(getattr(node, "ctx", None), ast.Load):
+            own.setdefault(getattr(node, field), f"own{len(own)}")
+    for node, field in named:
+        setattr(node, field, own.get(getattr(node, field), getattr(node, field)))
+        if hasattr(node, "decorator_list"):
+            node.decorator_list = []
 
 
 def share(one: Words, other: Words, least: float = 0.0) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from nanocourse.checks.runner import Runner
-from nanocourse.checks.worker import Worker
+from nanocourse.checks.worker import Kept, Worker
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.assignment import Assignment
 from nanocourse.grade.collect import MAX_FILE, Collected, beside, collect
@@ -25,23 +26,17 @@ class Submitted:
     shown: str
     source: bytes
     path: Path
-    _worker: Worker | None = None
 
-    def start(self) -> Worker:
-        """A worker that reads this folder, in bubblewrap if that can be used; the same one as long as it lives."""
-        if self._worker is None or not self._worker.alive:
-            self._worker = Worker(prefix=() if bubblewrap.why_not() else bubblewrap.prefix([self.path.parent]))
-        return self._worker
+    @cached_property
+    def start(self) -> Kept:
+        """A worker that reads this folder, in bubblewrap if that can be used."""
+        prefix = () if bubblewrap.why_not() else bubblewrap.prefix([self.path.parent])
+        return Kept(partial(Worker, prefix=prefix))
 
     def runner(self, source: str | None = None) -> Runner:
         """The file, or another source in its place, ready to be called."""
         self.path.write_bytes(self.source if source is None else source.encode())
         return Runner(self.exercise, self.path, self.start, self.exercise.spec.limit_s)
-
-    def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            self._worker.close()
 
 
 @contextmanager
@@ -60,7 +55,7 @@ def submitted(found: Collected, shown: str, exercise: Exercise) -> Iterator[Subm
         try:
             yield one
         finally:
-            one.close()
+            one.start.close()
 
 
 def read(submission: Path) -> Collected:
