@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -250,11 +251,17 @@ class _Outlet:
         self.loop, self._event_loop = loop, event_loop
         self.mailbox = Mailbox(self._post)
         self.inboxes: dict[Row, _Inbox] = {}
+        self._news: deque[list[Row]] = deque()
+        self._called = False  # whether the event loop will look at them
 
     def _post(self, rows: list[Row]) -> None:
         """In the engine's thread, after a step."""
+        self._news.append(rows)
+        if self._called and not self._event_loop.is_closed():
+            return
+        self._called = True
         try:
-            self._event_loop.call_soon_threadsafe(self._hand_out, rows)
+            self._event_loop.call_soon_threadsafe(self._hand_out)
         except RuntimeError:  # that event loop is closed: nobody will ever read
             self.close()
 
@@ -262,9 +269,14 @@ class _Outlet:
         self.loop.cancel(list(self.inboxes))
         self.loop.leave(self.mailbox)
 
-    def _hand_out(self, rows: list[Row]) -> None:
+    def _hand_out(self) -> None:
         """In the event loop: wake the streams that have news."""
-        for row in rows:
+        self._called = False  # ahead of the look: whatever comes later calls again
+        news: Counter[Row] = Counter()
+        while self._news:
+            news.update(self._news.popleft())
+        for row, count in news.items():
             if inbox := self.inboxes.get(row):
-                inbox.arrived.set()
-                inbox.news[row] = inbox.news.get(row, 0) + 1
+                if not inbox.news:  # else whoever waited has been woken
+                    inbox.arrived.set()
+                inbox.news[row] = inbox.news.get(row, 0) + count
