@@ -1,7 +1,7 @@
 """Every one-token mutant of a function: another operator, constant, index or argument order, or a deleted line.
 
-Left out are three changes that make no mistake of a right function: see `_equal`. A mutant is named by the statement that
-it changes, as the statement then reads, so its name survives edits elsewhere.
+Left out are three changes that make no mistake of a right function: see `_equal`. A mutant is named by the statement
+that it changes, as the statement then reads, so its name survives edits elsewhere.
 """
 
 from __future__ import annotations
