@@ -198,8 +198,8 @@ WITHIN: dict[str, tuple[str, Mutate]] = {
         DraftEngine, "room_for", "min(s.cached + s.ahead + 1, s.end)", "s.cached + s.ahead + 1")),
     "blocks for the newest token alone": ("", edited(DraftEngine, "pack", "super().pack(fed)", "super().pack(work)")),
     "what is looked up stays where it is": ("", edited(
-        DraftEngine, "place", "self.within.move(step.sources, step.targets)", "pass")),
-    "a text that comes back is known": ("", edited(DraftEngine, "leave", "s.learned = 0", "pass")),
+        DraftEngine, "place", "self.drafter.move(step.sources, step.targets)", "pass")),
+    "a text that comes back is known": ("", edited(DraftEngine, "leave", "s.learned, s.drafted = 0, []", "pass")),
     "drafts are of texts that nobody has told": ("", edited(
         DraftEngine, "drafts_for", "self.within.learn(sequences)", "pass")),
 }  # fmt: skip
