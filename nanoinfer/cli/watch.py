@@ -10,7 +10,6 @@ from typing import Any
 
 import typer
 
-from nanoinfer.async_llm import ServingLLM
 from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.generate import check_lines
 from nanoinfer.cli.options import BATCH, ModelOptions, of, output_file, sampling_options, with_options, with_seeds
@@ -70,6 +69,8 @@ def watch(
         prompts = [from_argument(text) for text in prompt] if prompt else read_prompts(None, file, lines=True)
         each = with_seeds(params, len(prompts))
         arrivals = [0, *accumulate(random.expovariate(1 / every) if every else 0 for _ in prompts[1:])]
+    from nanoinfer.async_llm import ServingLLM  # and asyncio, for which no other command should wait
+
     with over_pages(model).load(kind=ServingLLM) as llm:
         if file is not None:
             check_lines(llm, prompts)

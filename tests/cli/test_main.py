@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,10 @@ def test_output_is_utf8_where_the_locale_is_c() -> None:
 @posix
 def test_an_argument_that_is_no_utf8_is_refused() -> None:
     assert_refused(ended(start("-m", "nanoinfer", "generate", b"a\xff", "-q", stdout=subprocess.PIPE)), "UTF-8", "0xff")
+
+
+def test_a_command_begins_without_what_it_may_not_need() -> None:
+    heavy = "torch triton numpy safetensors huggingface_hub prompt_toolkit asyncio"
+    code = f"import sys, nanoinfer.cli; print([name for name in {heavy.split()} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
